@@ -38,6 +38,10 @@ class Draws:
         """Matrices with rows that sum to one: the softmax of normal numbers times `sharpness`."""
         return self.normal(*shape, scale=sharpness).softmax(-1)
 
+    def shifted_rows(self, n: int, e: int, spread: float = 1.0) -> Float[Tensor, "n e"]:
+        """Normal rows times `spread`, and one common row that is added to all of them."""
+        return 3 * self.normal(1, e) + spread * self.normal(n, e)
+
     def orthonormal(self, n: int, d: int) -> Float[Tensor, "n d"]:
         """d <= n orthonormal columns."""
         return torch.linalg.qr(self.normal(n, d)).Q

@@ -16,18 +16,8 @@ from attnworks.attention.sketched import sketch_error_formula
 from attnworks.attention.softmax import jacobian_norm
 from attnworks.core.errors import UsageError
 from attnworks.core.registry import Registry
-from attnworks.exam.linalg.bounds import (
-    LARGEST_ROW_RANGE,
-    HeadSizes,
-    composite_bound,
-    diameter_bound,
-    head_sizes,
-    logit_row_range,
-    mean_factor,
-    published_bound,
-    published_factor,
-    row_diameter,
-)
+from attnworks.exam.linalg import bounds
+from attnworks.exam.linalg.bounds import LARGEST_ROW_RANGE
 from attnworks.exam.linalg.residual import composite, relative_residual, residual
 from attnworks.exam.linalg.spectrum import cumulative_energy, numerical_rank, singular_values
 from attnworks.exam.measures.bounds import bounds_refusal, rounding
@@ -77,11 +67,11 @@ class LawLayer:
         return self.trace.shared(self.trace.V, slice(None))[0]
 
     @cached_property
-    def sizes(self) -> HeadSizes:
+    def sizes(self) -> bounds.HeadSizes:
         """Norms of the weights of all heads."""
         W = self.trace.weights
         assert W is not None
-        return head_sizes(W.W_Q, W.W_K, W.W_V, W.W_O)
+        return bounds.head_sizes(W.W_Q, W.W_K, W.W_V, W.W_O)
 
     @cached_property
     def X(self) -> Float[Tensor, "i e"]:
@@ -154,8 +144,8 @@ def _diameter_within_bound(layer: LawLayer) -> Sides | str:
     if reason := bounds_refusal(layer.trace):
         return reason
     assert layer.trace.scale is not None
-    bound = diameter_bound(row_diameter(layer.X), layer.sizes, layer.trace.scale)
-    return at_most(row_diameter(layer.output), bound, slack=layer.rounding)
+    bound = bounds.diameter_bound(bounds.row_diameter(layer.X), layer.sizes, layer.trace.scale)
+    return at_most(bounds.row_diameter(layer.output), bound, slack=layer.rounding)
 
 
 @_layer_law("D5", "composite residual of the output, and its repaired bound")
@@ -164,9 +154,9 @@ def _composite_within_bound(layer: LawLayer) -> Sides | str:
         return reason
     W, scale, R = layer.trace.weights, layer.trace.scale, residual(layer.X)
     assert W is not None and scale is not None
-    if logit_row_range(R, W.W_Q, W.W_K, scale) > LARGEST_ROW_RANGE:
+    if bounds.logit_row_range(R, W.W_Q, W.W_K, scale) > LARGEST_ROW_RANGE:
         return f"scores vary by more than {LARGEST_ROW_RANGE:.3f} within a row"
-    bound = composite_bound(composite(R), layer.sizes, scale, mean_factor(torch.tensor(float(len(R)))))
+    bound = bounds.composite_bound(composite(R), layer.sizes, scale, bounds.mean_factor(torch.tensor(float(len(R)))))
     return at_most(composite(residual(layer.output)), bound, slack=layer.rounding * math.prod(R.shape) ** 0.5)
 
 
@@ -189,7 +179,7 @@ def _printed_bound(layer: LawLayer) -> Sides | str:
         return reason
     assert layer.trace.scale is not None
     R = residual(layer.X)
-    bound = published_bound(composite(R), published_factor(layer.sizes, layer.trace.scale))
+    bound = bounds.published_bound(composite(R), bounds.published_factor(layer.sizes, layer.trace.scale))
     return at_most(composite(residual(layer.output)), bound, slack=layer.rounding * math.prod(R.shape) ** 0.5)
 
 
@@ -198,7 +188,7 @@ def _printed_bound_falls(layer: LawLayer) -> Sides | str:
     if reason := bounds_refusal(layer.trace):
         return reason
     assert layer.trace.scale is not None
-    return less(published_factor(layer.sizes, layer.trace.scale) * composite(residual(layer.X)) ** 2, 1.0)
+    return less(bounds.published_factor(layer.sizes, layer.trace.scale) * composite(residual(layer.X)) ** 2, 1.0)
 
 
 @_map_law("S0.29", "rank of the attention map, and of the scores before the softmax")

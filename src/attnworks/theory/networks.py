@@ -1,4 +1,4 @@
-"""Small float64 networks of attention for the checks, all paths through them, and residuals relative to bounds."""
+"""Small float64 networks of attention for the checks: their paths, and how much of a bound their outputs use."""
 
 from __future__ import annotations
 
@@ -11,18 +11,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from attnworks.attention import Context, Mask, Mechanism
-from attnworks.exam.linalg.bounds import (
-    HeadSizes,
-    bound_converges,
-    composite_bound,
-    cubic_bound,
-    head_sizes,
-    logit_row_range,
-    mean_factor,
-    published_bound,
-    rounding_of_rows,
-    row_diameter,
-)
+from attnworks.exam.linalg import bounds
 from attnworks.exam.linalg.residual import best_row, composite, residual, residual_norm
 from attnworks.exam.linalg.spectrum import numerical_rank, singular_values
 from attnworks.models.block import PureAttention
@@ -48,6 +37,17 @@ class NetworkRun(NamedTuple):
         return self.states[-1]
 
 
+class NetworkPath(NamedTuple):
+    """One path: the heads it takes from the first layer on (None: past the layer) and P_path X W_path."""
+
+    heads: tuple[int | None, ...]
+    term: Float[Tensor, "n e"]
+
+    @property
+    def length(self) -> int:
+        return sum(head is not None for head in self.heads)
+
+
 class Network:
     """A `PureAttention` in float64 on one sequence at a time; torch's own random state is left alone."""
 
@@ -70,9 +70,17 @@ class Network:
         return scale
 
     @property
-    def sizes(self) -> list[HeadSizes]:
+    def sizes(self) -> list[bounds.HeadSizes]:
         """Norms of the weights of every layer."""
-        return [head_sizes(*layer.head_first()) for layer in self.layers]
+        return [bounds.head_sizes(*layer.head_first()) for layer in self.layers]
+
+    @property
+    def bias(self) -> Float[Tensor, " e"]:
+        """b^T = sum_l b_l^T prod_{m > l} (sum_h W_h^(m) [+ I with skip]) for any input and any maps (S0.10, D2)."""
+        total = torch.zeros(self.model.config.d_e, dtype=torch.float64)
+        for _, W, b in (layer.folded() for layer in self.layers):
+            total = total @ W.sum(0) + b + (total if self.skip else 0.0)
+        return total
 
     def run(self, X: Float[Tensor, "n e"], mask: Mask | None = None) -> NetworkRun:
         seen: list[Observation] = []
@@ -82,9 +90,82 @@ class Network:
 
     def steps(self, maps: Sequence[Float[Tensor, "h n n"]]) -> list[PathStep]:
         """The network as steps with frozen attention: that of a run, or any other."""
-        return [
-            PathStep((_hop(layer, P.unsqueeze(0)),), skip=self.skip) for layer, P in zip(self.layers, maps, strict=True)
-        ]
+        steps = []
+        for layer, P in zip(self.layers, maps, strict=True):
+            _, _, W_V, W_O = layer.head_first()
+            hop = Hop(lambda P=P: P.unsqueeze(0), W_V, W_O, layer.head_first_biases()[2], layer.b_O)
+            steps.append(PathStep((hop,), skip=self.skip))
+        return steps
+
+    def output_with_maps(self, X: Float[Tensor, "n e"], maps: Sequence[Float[Tensor, "h n n"]]) -> Float[Tensor, "n e"]:
+        """The output of the network if these are its attention maps."""
+        return paths_by_length(X.unsqueeze(0), self.steps(maps)).sum(0).squeeze(0)
+
+    def paths(
+        self, X: Float[Tensor, "n e"], maps: Sequence[Float[Tensor, "h n n"]], *, in_printed_order: bool = False
+    ) -> Iterator[NetworkPath]:
+        """P_L ... P_1 X W_1 ... W_L for all choices of a head per layer; with skip also of none.
+
+        in_printed_order    weights in the order of the maps, W_L ... W_1, as Xie 2021 prints them (S0.9)
+        """
+        weights = [layer.folded()[1] for layer in self.layers]
+        choices = [[*range(len(P)), *([None] if self.skip else [])] for P in maps]
+        for heads in product(*choices):
+            T, order = X, torch.eye(X.shape[-1], dtype=X.dtype)
+            for P, W, head in zip(maps, weights, heads, strict=True):
+                if head is not None:
+                    T = P[head] @ T
+                    order = W[head] @ order if in_printed_order else order @ W[head]
+            yield NetworkPath(heads, T @ order)
+
+    def sum_of_paths(
+        self, X: Float[Tensor, "n e"], maps: Sequence[Float[Tensor, "h n n"]], *, in_printed_order: bool = False
+    ) -> Float[Tensor, "n e"]:
+        """Every single path, added up, without the bias."""
+        return torch.stack([path.term for path in self.paths(X, maps, in_printed_order=in_printed_order)]).sum(0)
+
+    def rewired(self, *, skip: bool, size: float = 1.0) -> Network:
+        """The same heads without biases, with `size` times their values, and with or without skip connections."""
+        W_QK, W_V, _ = (torch.stack(parts) for parts in zip(*(layer.folded() for layer in self.layers), strict=True))
+        return given_network(W_QK, size * W_V, scale=self.scale, skip=skip)
+
+    def with_row_range(self, X: Float[Tensor, "n e"], row_range: float) -> Network:
+        """Scale the first layer's W_Q so that no row of E has a larger range, E by the mean row or by the best one."""
+        W_Q, W_K, _, _ = self.layers[0].head_first()
+        residuals = residual(X), X - best_row(X, "composite")
+        widest = max(float(bounds.logit_row_range(R, W_Q, W_K, self.scale)) for R in residuals)
+        self.layers[0].W_Q.mul_(row_range / widest)
+        return self
+
+    def composite_share(self, X: Float[Tensor, "n e"]) -> Float[Tensor, ""]:
+        """The residual of the first layer's output over its bound: the larger of two such shares.
+
+        One is of the least residual with the constant 4, the other of that from the mean row with 8 - 8/n.
+        """
+        Y = self.run(X).states[1]
+        of_mean = composite(residual(X)), composite(residual(Y)), bounds.mean_factor(torch.tensor(float(len(X))))
+        of_least = residual_norm(X, "composite"), residual_norm(Y, "composite"), 4.0
+        shares = []
+        for before, after, factor in (of_mean, of_least):
+            bound = bounds.composite_bound(before, self.sizes[0], self.scale, factor)
+            shares.append(after / (bound + len(X) * bounds.rounding_of_rows(Y)))
+        return torch.stack(shares).max()
+
+    def cubic_share(self, X: Float[Tensor, "n e"]) -> Float[Tensor, ""]:
+        """The diameter of the output over its bound c^{(3^L - 1) / 2} diam^{3^L}."""
+        bound, states = bounds.row_diameter(X), self.run(X).states
+        for sizes in self.sizes:
+            bound = bounds.cubic_bound(bound, sizes, self.scale)
+        return bounds.row_diameter(states[-1]) / (bound + bounds.rounding_of_rows(*states))
+
+    def skip_shares(self, X: Float[Tensor, "n e"]) -> list[Float[Tensor, ""]]:
+        """With skip: of each layer, the lower bound over the diameter of its output, and that over the upper bound."""
+        states, shares = self.run(X).states, []
+        for before, after, sizes in zip(states, states[1:], self.sizes, strict=False):
+            low, high = bounds.skip_bounds(bounds.row_diameter(before), sizes, self.scale)
+            diameter, rounding = bounds.row_diameter(after), bounds.rounding_of_rows(after)
+            shares += [low / (diameter + rounding), diameter / (high + rounding)]
+        return shares
 
 
 def drawn_network(
@@ -134,15 +215,9 @@ def collapsing_network(draw: Draws, X: Float[Tensor, "n e"], *, share: float, la
     e = X.shape[-1]
     # [2 layers heads e e]: scores, then values
     turns = torch.stack([draw.orthonormal(e, e) for _ in range(2 * layers * heads)]).unflatten(0, (2, layers, heads))
-    size = 4 * share / float(row_diameter(X)) ** 2
+    size = 4 * share / float(bounds.row_diameter(X)) ** 2
     values = turns[1, :, :1].expand(layers, heads, e, e) / heads
     return given_network(size * turns[0], values)
-
-
-def rewired_network(network: Network, *, skip: bool, size: float = 1.0) -> Network:
-    """The same heads without biases, with `size` times their values, and with or without skip connections."""
-    W_QK, W_V, _ = (torch.stack(parts) for parts in zip(*(layer.folded() for layer in network.layers), strict=True))
-    return given_network(W_QK, size * W_V, scale=network.scale, skip=skip)
 
 
 def self_attending_network(n: int, *, layers: int, skip: bool = False) -> Network:
@@ -151,41 +226,30 @@ def self_attending_network(n: int, *, layers: int, skip: bool = False) -> Networ
     return given_network(1e4 * identity, identity, skip=skip)
 
 
-def _hop(layer: MultiHead, P: Float[Tensor, "1 h n n"]) -> Hop:
-    _, _, W_V, W_O = layer.head_first()
-    return Hop(lambda: P, W_V, W_O, layer.head_first_biases()[2], layer.b_O)
+def network_with_drawn_maps(
+    draw: Draws, n: int, e: int, heads: int, layers: int
+) -> tuple[Network, Tensor, list[Tensor]]:
+    """A network without biases, an input, and maps of any real numbers, which no softmax made."""
+    network = drawn_network(draw, e=e, heads=heads, layers=layers, bias=False)
+    return network, draw.normal(n, e), [draw.normal(heads, n, n) for _ in range(layers)]
 
 
 def mechanism_outputs(
-    mechanism: Mechanism,
-    Q: Float[Tensor, "i k"],
-    K: Float[Tensor, "j k"],
-    V: Float[Tensor, "j v"],
-    *,
-    mask: Mask | None = None,
-    context: Context | None = None,
+    mechanism: Mechanism, *QKV: Float[Tensor, "n d"], mask: Mask | None = None, context: Context | None = None
 ) -> Float[Tensor, "i w"]:
-    """Y, as wide as the values that the mechanism makes of V."""
-    return mechanism(Q[None, None], K[None, None], V[None, None], mask, context).Y[0, 0].detach()
+    """Y for Q [i k], K [j k] and V [j v], as wide as the values that the mechanism makes of V."""
+    Q, K, V = (T[None, None] for T in QKV)
+    return mechanism(Q, K, V, mask, context).Y[0, 0].detach()
 
 
 def mechanism_weights(
-    mechanism: Mechanism,
-    Q: Float[Tensor, "i k"],
-    K: Float[Tensor, "j k"],
-    V: Float[Tensor, "j v"],
-    *,
-    mask: Mask | None = None,
-    context: Context | None = None,
+    mechanism: Mechanism, *QKV: Float[Tensor, "n d"], mask: Mask | None = None, context: Context | None = None
 ) -> Float[Tensor, "i j"]:
-    """P, the attention weights of the mechanism."""
-    P = mechanism(Q[None, None], K[None, None], V[None, None], mask, context, weights=True).P
+    """P, the attention weights of the mechanism for Q [i k], K [j k] and V [j v]."""
+    Q, K, V = (T[None, None] for T in QKV)
+    P = mechanism(Q, K, V, mask, context, weights=True).P
     assert P is not None
     return P[0, 0].detach()
-
-
-def rows_with_a_common_part(draw: Draws, n: int, e: int, spread: float = 1.0) -> Float[Tensor, "n e"]:
-    return 3 * draw.normal(1, e) + spread * draw.normal(n, e)
 
 
 def row_and_column(m: int, n: int) -> tuple[Float[Tensor, "m n"], Float[Tensor, "m n"]]:
@@ -205,39 +269,6 @@ def self_attended(X: Float[Tensor, "n e"], W_QK: Float[Tensor, "e e"]) -> Float[
     return (X @ W_QK @ X.mT).softmax(-1) @ X
 
 
-def with_row_range(network: Network, X: Float[Tensor, "n e"], row_range: float) -> Network:
-    """The first layer's W_Q so scaled that no row of E has a larger range, E by the mean row or by the best one."""
-    W_Q, W_K, _, _ = network.layers[0].head_first()
-    widest = max(
-        float(logit_row_range(R, W_Q, W_K, network.scale)) for R in (residual(X), X - best_row(X, "composite"))
-    )
-    network.layers[0].W_Q.mul_(row_range / widest)
-    return network
-
-
-def composite_share(network: Network, X: Float[Tensor, "n e"]) -> Float[Tensor, ""]:
-    """The residual of one layer's output over its bound: the least with the constant 4, or from the mean with 8 - 8/n.
-
-    The larger of the two shares.
-    """
-    Y = network.run(X).states[1]
-    of_mean = composite(residual(X)), composite(residual(Y)), mean_factor(torch.tensor(float(len(X))))
-    of_least = residual_norm(X, "composite"), residual_norm(Y, "composite"), 4.0
-    shares = [
-        after / (composite_bound(before, network.sizes[0], network.scale, factor) + len(X) * rounding_of_rows(Y))
-        for before, after, factor in (of_mean, of_least)
-    ]
-    return torch.stack(shares).max()
-
-
-def cubic_share(network: Network, X: Float[Tensor, "n e"]) -> Float[Tensor, ""]:
-    """The diameter of the output over its bound c^{(3^L - 1) / 2} diam^{3^L}."""
-    bound, states = row_diameter(X), network.run(X).states
-    for sizes in network.sizes:
-        bound = cubic_bound(bound, sizes, network.scale)
-    return row_diameter(states[-1]) / (bound + rounding_of_rows(*states))
-
-
 def converges_below_one(draw: Draws) -> Sides:
     """On both sides of c rho^2 = 1: the logarithm of the bound and of c^{-1/2} (c^{1/2} rho)^{3^L}, and where it falls.
 
@@ -245,76 +276,7 @@ def converges_below_one(draw: Draws) -> Sides:
     """
     c, size = draw.normal(31).exp(), draw.normal(31).exp()
     rho = (size / c).sqrt()
-    deep, shallow = (
-        torch.stack([published_bound(r, k, layers) for r, k in zip(rho, c, strict=True)]) for layers in (3, 2)
-    )
-    said = torch.stack([bound_converges(r, k) for r, k in zip(rho, c, strict=True)])
-    return same(stacked(deep.log(), deep < shallow), stacked(27 / 2 * size.log() - c.log() / 2, said))
-
-
-class NetworkPath(NamedTuple):
-    """One path: the heads it takes from the first layer on (None: past the layer) and P_path X W_path."""
-
-    heads: tuple[int | None, ...]
-    term: Float[Tensor, "n e"]
-
-    @property
-    def length(self) -> int:
-        return sum(head is not None for head in self.heads)
-
-
-def every_path(
-    X: Float[Tensor, "n e"],
-    maps: Sequence[Float[Tensor, "h n n"]],
-    weights: Sequence[Float[Tensor, "h e e"]],
-    *,
-    skip: bool = False,
-    in_printed_order: bool = False,
-) -> Iterator[NetworkPath]:
-    """P_L ... P_1 X W_1 ... W_L for all choices of a head per layer; with skip also of none.
-
-    in_printed_order    weights in the order of the maps, W_L ... W_1, as Xie 2021 prints them (S0.9)
-    """
-    choices = [[*range(len(P)), *([None] if skip else [])] for P in maps]
-    for heads in product(*choices):
-        T, order = X, torch.eye(X.shape[-1], dtype=X.dtype)
-        for P, W, head in zip(maps, weights, heads, strict=True):
-            if head is not None:
-                T = P[head] @ T
-                order = W[head] @ order if in_printed_order else order @ W[head]
-        yield NetworkPath(heads, T @ order)
-
-
-def folded_weights(network: Network) -> tuple[list[Float[Tensor, "h e e"]], list[Float[Tensor, " e"]]]:
-    """W_h = W_V,h W_O,h of all heads and the one bias b of every layer."""
-    parts = [layer.folded() for layer in network.layers]
-    return [W for _, W, _ in parts], [b for _, _, b in parts]
-
-
-def one_bias(
-    weights: Sequence[Float[Tensor, "h e e"]], biases: Sequence[Float[Tensor, " e"]], *, skip: bool
-) -> Float[Tensor, " e"]:
-    """b^T = sum_l b_l^T prod_{m > l} (sum_h W_h^(m) [+ I with skip]), whatever the input and the maps (S0.10, D2)."""
-    total = torch.zeros_like(biases[0])
-    for W, b in zip(weights, biases, strict=True):
-        total = total @ W.sum(0) + b + (total if skip else 0.0)
-    return total
-
-
-def sum_of_paths(network: Network, X: Tensor, maps: list[Tensor], *, in_printed_order: bool = False) -> Tensor:
-    """Every single path, added up, without the bias."""
-    paths = every_path(X, maps, folded_weights(network)[0], skip=network.skip, in_printed_order=in_printed_order)
-    return torch.stack([path.term for path in paths]).sum(0)
-
-
-def network_with_drawn_maps(
-    draw: Draws, n: int, e: int, heads: int, layers: int
-) -> tuple[Network, Tensor, list[Tensor]]:
-    """A network without biases, an input, and maps of any real numbers, which no softmax made."""
-    network = drawn_network(draw, e=e, heads=heads, layers=layers, bias=False)
-    return network, draw.normal(n, e), [draw.normal(heads, n, n) for _ in range(layers)]
-
-
-def output_with_maps(network: Network, X: Tensor, maps: list[Tensor]) -> Tensor:
-    """The output of the network if these are its attention maps."""
-    return paths_by_length(X.unsqueeze(0), network.steps(maps)).sum(0).squeeze(0)
+    pairs = list(zip(rho, c, strict=True))
+    deep, shallow = (torch.stack([bounds.published_bound(r, k, layers) for r, k in pairs]) for layers in (3, 2))
+    predicted = torch.stack([bounds.bound_converges(r, k) for r, k in pairs])
+    return same(stacked(deep.log(), deep < shallow), stacked(27 / 2 * size.log() - c.log() / 2, predicted))

@@ -16,20 +16,10 @@ from attnworks.exam.linalg.residual import composite, induced_inf, induced_one
 from attnworks.models.counting import PUBLISHED, Blueprint
 from attnworks.models.layers import LayerNorm
 from attnworks.reshape.growth.solvers import lowrank_fit
+from attnworks.theory import retrieval
 from attnworks.theory.cases import Draws
 from attnworks.theory.contract import HOLDS, ClaimResult, between, statement
 from attnworks.theory.networks import mechanism_outputs
-from attnworks.theory.retrieval import (
-    attention_weights,
-    even_covariances,
-    gap_deviation,
-    least_beta,
-    one_head_variance,
-    two_head_failure,
-    two_head_variance,
-    two_key_query,
-    two_key_weight,
-)
 from attnworks.theory.sides import Number, at_most, same, stacked
 
 
@@ -65,30 +55,31 @@ def closed_forms_of_retrieval(
     """
     mu, V = draw.orthonormal(n + 3, n).mT, draw.normal(n, 3)
     gamma, grain = _quantiles(2000), 1 / 4000
-    both, first, second = two_key_query(mu[0], mu[1], beta), beta * mu[0], beta * mu[1]
+    both, first, second = retrieval.two_key_query(mu[0], mu[1], beta), beta * mu[0], beta * mu[1]
     weights = [
-        attention_weights(mu, two_key_query(mu[0], mu[1], strength))[0] for strength in (beta, least_beta(n, shortfall))
+        retrieval.attention_weights(mu, retrieval.two_key_query(mu[0], mu[1], strength))[0]
+        for strength in (beta, retrieval.least_beta(n, shortfall))
     ]
-    spread = 2 * both @ even_covariances(mu, alpha)[0] @ both
+    spread = 2 * both @ retrieval.even_covariances(mu, alpha)[0] @ both
     # [t n k]: the keys of each quantile of gamma, of which only the first varies
     K = mu.repeat(len(gamma), 1, 1)
     K[:, 0] *= gamma[:, None]
-    heads = [attention_weights(K, q) for q in (both, first, second)]
+    heads = [retrieval.attention_weights(K, q) for q in (both, first, second)]
     apart, longest = float((V[0] - V[1]).square().sum()), float(torch.cdist(V, V).max())
-    one, two = one_head_variance(beta, V[0], V[1]), two_head_variance(beta, V)
-    moved, failing = (n - 2) * math.exp(-beta) * longest, two_head_failure(n, beta)
+    one, two = retrieval.one_head_variance(beta, V[0], V[1]), retrieval.two_head_variance(beta, V)
+    moved, failing = (n - 2) * math.exp(-beta) * longest, retrieval.two_head_failure(n, beta)
     rounding, failures = tolerance(torch.float64).rtol, float((heads[1][:, 0] < 0.5).double().mean())
     shares = [
-        abs(float(weights[0]) - two_key_weight(n, beta)) / rounding,
+        abs(float(weights[0]) - retrieval.two_key_weight(n, beta)) / rounding,
         abs(0.5 - float(weights[1]) - shortfall) / rounding,
-        abs(float(spread.sqrt()) / gap_deviation(beta, 1.0) - math.sqrt(alpha)) / rounding,
+        abs(float(spread.sqrt()) / retrieval.gap_deviation(beta, 1.0) - math.sqrt(alpha)) / rounding,
         abs(_variance(heads[0] @ V) - one) / (longest**2 * grain + moved * (2 * math.sqrt(one) + moved)),
         abs(_variance((heads[1] + heads[2]) @ V / 2) - two) / (longest**2 * grain),
         abs(failures - failing) / grain,
         (apart / 4 - one) / (apart / (beta * math.sqrt(math.pi))),
     ]
     figures = {
-        "weight of a and of b": two_key_weight(n, beta),
+        "weight of a and of b": retrieval.two_key_weight(n, beta),
         "variance of one head": one,
         "its limit": apart / 4,
         "variance of two heads": two,

@@ -20,7 +20,6 @@ from attnworks.exam.linalg.bounds import (
     published_factor,
     rounding_of_rows,
     row_diameter,
-    skip_bounds,
 )
 from attnworks.exam.linalg.residual import NORMS, composite, residual_norm, spectral
 from attnworks.theory.cases import Draws, maximise
@@ -29,14 +28,10 @@ from attnworks.theory.collapse_cases import entrywise_gap, split_logits
 from attnworks.theory.contract import HOLDS, ClaimResult, between, statement
 from attnworks.theory.networks import (
     collapsing_network,
-    composite_share,
-    cubic_share,
     drawn_network,
     given_network,
     numeric_rank,
-    rows_with_a_common_part,
     self_attended,
-    with_row_range,
 )
 from attnworks.theory.random_projection import exact_low_rank, jl_inner_dim, rows_for_error, sketch_error, union_failure
 from attnworks.theory.sides import at_most
@@ -72,9 +67,9 @@ def composite_theorem(
     draw: Draws, n: int = 5, e: int = 3, heads: int = 2, row_range: float = 1.0, sharpness: float = 1.0
 ) -> ClaimResult:
     """Any range with the factor of that range; up to 4.22929 with 4 and 8 (1 - 1/n); two layers within conditions."""
-    X = rows_with_a_common_part(draw, n, e)
-    bounded = with_row_range(drawn_network(draw, e=e, heads=heads), X, row_range)
-    shares = [composite_share(bounded, X), _any_range_share(X, draw.normal(e, e, scale=sharpness), draw.normal(e, e))]
+    X = draw.shifted_rows(n, e)
+    bounded = drawn_network(draw, e=e, heads=heads).with_row_range(X, row_range)
+    shares = [bounded.composite_share(X), _any_range_share(X, draw.normal(e, e, scale=sharpness), draw.normal(e, e))]
     shares.append(_two_layer_share(draw, X))
     ranges = torch.tensor([LARGEST_ROW_RANGE, row_range, LARGEST_ROW_RANGE + 1e-5], dtype=torch.float64)
     below, within, beyond = composite_factor(ranges) / 4
@@ -151,10 +146,10 @@ def diameter_theorem(
     size: float = 0.5,
 ) -> ClaimResult:
     """Layers with biases; the same with skip; two tokens +-a, which attain the first bound, and break it if causal."""
-    X = rows_with_a_common_part(draw, n, e, spread)
+    X = draw.shifted_rows(n, e, spread)
     network = drawn_network(draw, e=e, heads=heads, layers=layers, qk=sharpness)
     states = network.run(X).states
-    shares = [cubic_share(network, X)]
+    shares = [network.cubic_share(X)]
     for before, after, sizes in zip(states, states[1:], network.sizes, strict=False):
         bound = diameter_bound(row_diameter(before), sizes, network.scale)
         shares += [
@@ -162,10 +157,7 @@ def diameter_theorem(
             bound / cubic_bound_above(before, sizes, network.scale),
         ]
     with_skip = drawn_network(draw, e=e, heads=heads, skip=True, qk=sharpness)
-    after = row_diameter(with_skip.run(X).exit)
-    low, high = skip_bounds(row_diameter(X), with_skip.sizes[0], with_skip.scale)
-    floor = rounding_of_rows(with_skip.run(X).exit)
-    shares += [low / (after + floor), after / (high + floor)]
+    shares += with_skip.skip_shares(X)
     gap = entrywise_gap(X, draw.normal(e, e, scale=sharpness), X.mean(0))
     shares.append((gap.gap / (gap.by_variation + rounding_of_rows(X))).max())
     hidden, out = draw.normal(e, 11), draw.normal(11, e)
@@ -208,7 +200,7 @@ def below_precision(draw: Draws, n: int = 5, e: int = 3, heads: int = 2, share: 
 
     A large number added to all entries leaves the diameter as it is, up to rounding.
     """
-    X = rows_with_a_common_part(draw, n, e)
+    X = draw.shifted_rows(n, e)
     network = collapsing_network(draw, X, share=share, layers=4, heads=heads)
     states, bounds = network.run(X).states, [row_diameter(X)]
     for sizes in network.sizes:
@@ -255,7 +247,7 @@ def error_of_projections(
 
     Row by row, u + w and u - w have to keep their lengths, each of which fails with the chance of one pair of points.
     """
-    P, V, trials = draw.stochastic(i, j, sharpness=sharpness), rows_with_a_common_part(draw, j, v), 4000
+    P, V, trials = draw.stochastic(i, j, sharpness=sharpness), draw.shifted_rows(j, v), 4000
     squares = sketch_error(P.expand(trials, i, j), V.expand(trials, j, v), k, draw.generator).square()
     formula = sketch_error_formula(P, V, k).square()
     enough, exact = rows_for_error(P, V, eps), exact_low_rank(P, V)

@@ -11,7 +11,7 @@ from torch import Tensor
 from attnworks.exam.linalg.residual import NORMS, best_row, composite, quasi_norm_constant, residual_norm
 from attnworks.theory.cases import Draws
 from attnworks.theory.contract import HOLDS, ClaimResult, between, statement
-from attnworks.theory.networks import drawn_network, every_path, folded_weights, one_bias, row_and_column, sum_of_paths
+from attnworks.theory.networks import drawn_network, row_and_column
 from attnworks.theory.sides import at_most, same, stacked
 from attnworks.traces.paths import Hop, PathStep, forward_rounding, paths_by_length
 
@@ -38,7 +38,7 @@ def paths_of_each_length(
     run = plain.run(X)
     C = paths_by_length(X.unsqueeze(0), plain.steps(run.maps)).squeeze(1)
     singly = torch.zeros_like(C)
-    for path in every_path(X, run.maps, folded_weights(plain)[0], skip=True):
+    for path in plain.paths(X, run.maps):
         singly[path.length] += path.term
     biased = drawn_network(draw, e=e, heads=heads, layers=layers, skip=True)
     biased_run = biased.run(X)
@@ -84,10 +84,10 @@ def one_row_of_bias(
 ) -> ClaimResult:
     """Two inputs: what their paths leave of the output is the same row."""
     network = drawn_network(draw, e=e, heads=heads, layers=layers, skip=bool(skip))
-    b = one_bias(*folded_weights(network), skip=bool(skip))
+    b = network.bias
     inputs = [draw.normal(n, e), draw.normal(n, e, scale=spread)]
     runs = [network.run(X) for X in inputs]
-    left = torch.stack([run.exit - sum_of_paths(network, X, run.maps) for X, run in zip(inputs, runs, strict=True)])
+    left = torch.stack([run.exit - network.sum_of_paths(X, run.maps) for X, run in zip(inputs, runs, strict=True)])
     return ClaimResult(same(left, b))
 
 

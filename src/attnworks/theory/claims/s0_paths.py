@@ -14,13 +14,8 @@ from attnworks.theory.cases import Draws
 from attnworks.theory.contract import CONDITION, FALSE, HOLDS, NOT_CHECKABLE, TYPO, ClaimResult, between, statement
 from attnworks.theory.networks import (
     drawn_network,
-    every_path,
-    folded_weights,
     given_network,
     network_with_drawn_maps,
-    one_bias,
-    output_with_maps,
-    sum_of_paths,
 )
 from attnworks.theory.sides import more, same
 from attnworks.traces.paths import path_counts
@@ -89,8 +84,8 @@ def shifts_of_rows(draw: Draws, n: int = 5, m: int = 7) -> ClaimResult:
 def paths_without_softmax(draw: Draws, n: int = 5, e: int = 3, heads: int = 2, layers: int = 3) -> ClaimResult:
     """Any numbers stand for P: shifts of rows do change the output, and the paths still add up to it."""
     network, X, maps = network_with_drawn_maps(draw, n, e, heads, layers)
-    summed, exit = sum_of_paths(network, X, maps), output_with_maps(network, X, maps)
-    shifted = output_with_maps(network, X, [P + draw.normal(heads, n, 1) for P in maps])
+    summed, exit = network.sum_of_paths(X, maps), network.output_with_maps(X, maps)
+    shifted = network.output_with_maps(X, [P + draw.normal(heads, n, 1) for P in maps])
     return ClaimResult(
         stated=more(_gap(summed, exit) / exit.abs().max(), 0.0),
         corrected=same(summed, exit),
@@ -172,12 +167,12 @@ def one_layer(
 @between(n=(1, 13), e=(2, 7), heads=(1, 3), skip=(0, 1))
 def paths_in_printed_order(draw: Draws, n: int = 5, e: int = 3, heads: int = 2, skip: int = 0) -> ClaimResult:
     network, X = drawn_network(draw, e=e, heads=heads, layers=2, skip=bool(skip)), draw.normal(n, e)
-    run, b = network.run(X), one_bias(*folded_weights(network), skip=bool(skip))
-    printed = sum_of_paths(network, X, run.maps, in_printed_order=True) + b
+    run, b = network.run(X), network.bias
+    printed = network.sum_of_paths(X, run.maps, in_printed_order=True) + b
     figures = {"largest output": float(run.exit.abs().max()), "error as printed": _gap(printed, run.exit)}
     return ClaimResult(
         stated=same(printed, run.exit),
-        corrected=same(sum_of_paths(network, X, run.maps) + b, run.exit),
+        corrected=same(network.sum_of_paths(X, run.maps) + b, run.exit),
         figures=figures,
     )
 
@@ -191,8 +186,8 @@ def paths_in_printed_order(draw: Draws, n: int = 5, e: int = 3, heads: int = 2, 
 @between(n=(1, 13), e=(1, 13), heads=(1, 3), layers=(1, 4), skip=(0, 1))
 def biases_collapse(draw: Draws, n: int = 5, e: int = 3, heads: int = 2, layers: int = 3, skip: int = 0) -> ClaimResult:
     network, X = drawn_network(draw, e=e, heads=heads, layers=layers, skip=bool(skip)), draw.normal(n, e)
-    run, b = network.run(X), one_bias(*folded_weights(network), skip=bool(skip))
-    return ClaimResult(same(run.exit - sum_of_paths(network, X, run.maps), b))
+    run, b = network.run(X), network.bias
+    return ClaimResult(same(run.exit - network.sum_of_paths(X, run.maps), b))
 
 
 @statement("S0.11", "theorem 2.1", CONDITION).says(
@@ -206,15 +201,15 @@ def biases_collapse(draw: Draws, n: int = 5, e: int = 3, heads: int = 2, layers:
 def path_decomposition(draw: Draws, n: int = 5, e: int = 3, heads: int = 2, layers: int = 3) -> ClaimResult:
     """Without: the attention of X on the input 2 X, as if the network were linear."""
     network, X = drawn_network(draw, e=e, heads=heads, layers=layers), draw.normal(n, e)
-    run, b = network.run(X), one_bias(*folded_weights(network), skip=False)
+    run, b = network.run(X), network.bias
     missed = []
     for parts in ({"mlp": True}, {"norm": True}):
         other = drawn_network(draw, e=e, heads=heads, layers=layers, **parts)
         seen = other.run(X)
-        missed.append(_gap(sum_of_paths(other, X, seen.maps) + one_bias(*folded_weights(other), skip=False), seen.exit))
+        missed.append(_gap(other.sum_of_paths(X, seen.maps) + other.bias, seen.exit))
     return ClaimResult(
-        stated=same(sum_of_paths(network, X, run.maps) + b, run.exit),
-        without=same(sum_of_paths(network, 2 * X, run.maps) + b, network.run(2 * X).exit),
+        stated=same(network.sum_of_paths(X, run.maps) + b, run.exit),
+        without=same(network.sum_of_paths(2 * X, run.maps) + b, network.run(2 * X).exit),
         figures={"paths": heads**layers, "error if there are MLPs": missed[0], "error if there are norms": missed[1]},
     )
 
@@ -231,7 +226,7 @@ def paths_with_skip(draw: Draws, n: int = 5, e: int = 3, heads: int = 2, layers:
     values = torch.eye(e, dtype=torch.float64).expand(layers, heads, e, e)
     network, X = given_network(draw.normal(layers, heads, e, e), values, skip=True), draw.normal(1, e).expand(n, e)
     run = network.run(X)
-    lengths = [path.length for path in every_path(X, run.maps, folded_weights(network)[0], skip=True)]
+    lengths = [path.length for path in network.paths(X, run.maps)]
     by_length = [math.comb(layers, length) * heads**length for length in range(layers + 1)]
     found = [
         *(run.exit / X).flatten().tolist(),

@@ -14,7 +14,7 @@ from attnworks.attention.sketched import sketch_error_formula
 from attnworks.exam.linalg.bounds import diameter_bound, rounding_of_rows, row_diameter
 from attnworks.theory.cases import Draws
 from attnworks.theory.contract import CONDITION, FALSE, HOLDS, NOT_CHECKABLE, TYPO, ClaimResult, between, statement
-from attnworks.theory.networks import drawn_network, numeric_rank, rows_with_a_common_part
+from attnworks.theory.networks import drawn_network, numeric_rank
 from attnworks.theory.random_projection import (
     exact_low_rank,
     jl_inner_dim,
@@ -49,7 +49,7 @@ def attention_is_low_rank(draw: Draws, n: int = 131, m: int = 11, k: int = 5, v:
     rows = published_rows(n, _ERROR_SHARE)
     errors = sketch_error(identity.expand(_TRIALS, n, n), omega.expand(_TRIALS, n, 1), rows, draw.generator)
     share = (errors <= _ERROR_SHARE).double().mean()
-    P, V = draw.stochastic(m, m), rows_with_a_common_part(draw, m, v)
+    P, V = draw.stochastic(m, m), draw.shifted_rows(m, v)
     return ClaimResult(
         stated=at_least(share, 1.0, slack=3 / _TRIALS**0.5),
         corrected=both(sampled_as_expected(draw, P, V, k), some_map_exists(P, V)),

@@ -11,9 +11,7 @@ from attnworks.exam.linalg.bounds import (
     LARGEST_ROW_RANGE,
     diameter_bound,
     published_bound,
-    rounding_of_rows,
     row_diameter,
-    skip_bounds,
 )
 from attnworks.exam.linalg.residual import composite, induced_one, relative_residual, residual
 from attnworks.theory.cases import Draws, maximise
@@ -22,16 +20,11 @@ from attnworks.theory.contract import CONDITION, FALSE, NOT_CHECKABLE, TYPO, Cla
 from attnworks.theory.networks import (
     Network,
     collapsing_network,
-    composite_share,
     converges_below_one,
-    cubic_share,
     drawn_network,
     given_network,
-    rewired_network,
-    rows_with_a_common_part,
     self_attended,
     self_attending_network,
-    with_row_range,
 )
 from attnworks.theory.sides import Sides, at_most, less, same
 
@@ -54,7 +47,7 @@ def residual_falls_with_depth(
     draw: Draws, n: int = 5, e: int = 3, heads: int = 2, share: float = 0.5, layers: int = 7
 ) -> ClaimResult:
     """Without: every row attends to itself alone, and nothing changes."""
-    X, identity = rows_with_a_common_part(draw, n, e), torch.eye(n, dtype=torch.float64)
+    X, identity = draw.shifted_rows(n, e), torch.eye(n, dtype=torch.float64)
     network = collapsing_network(draw, X, share=share, layers=layers, heads=heads)
     shrinking = given_network(*(size * identity.expand(3, 1, n, n) for size in (1e9, 0.1)))
     return ClaimResult(
@@ -107,14 +100,12 @@ def theorem_2_2(
     """Idle rows attend to a hub and active rows to themselves: half of the output differs from the other half."""
     least, mean = hub_least(hub(many)), hub_mean(hub(many))
     nearest = min(least, mean, key=lambda broken: broken.ratio)
-    X = rows_with_a_common_part(draw, n, e)
-    one_layer = with_row_range(drawn_network(draw, e=e), X, row_range)
-    start = draw.normal(4, 3), draw.normal(3, 3)
+    X = draw.shifted_rows(n, e)
+    one_layer = drawn_network(draw, e=e).with_row_range(X, row_range)
+    start, stack = (draw.normal(4, 3), draw.normal(3, 3)), drawn_network(draw, e=e, layers=layers)
     return ClaimResult(
         stated=at_most(nearest.residual, nearest.allowed),
-        corrected=at_most(
-            torch.stack([composite_share(one_layer, X), cubic_share(drawn_network(draw, e=e, layers=layers), X)]), 1.0
-        ),
+        corrected=at_most(torch.stack([one_layer.composite_share(X), stack.cubic_share(X)]), 1.0),
         figures={
             "residual from the mean row": mean.residual,
             "printed bound for it": mean.allowed,
@@ -159,26 +150,19 @@ def right_side_vanishes(draw: Draws, c: float = 0.5, size: float = 2.0) -> Claim
 @between(n=(2, 13), e=(1, 7), heads=(1, 3), spread=(0.01, 0.3))
 def transformers_lose_rank(draw: Draws, n: int = 5, e: int = 3, heads: int = 2, spread: float = 0.1) -> ClaimResult:
     """Twelve layers with skip connections keep rows apart; without them the rows become equal."""
-    X, layers = rows_with_a_common_part(draw, n, e, spread), 12
+    X, layers = draw.shifted_rows(n, e, spread), 12
     alone = collapsing_network(draw, X, share=0.5, layers=layers, heads=heads)
-    with_skip = rewired_network(alone, skip=True, size=0.25)
-    states = with_skip.run(X).states
-    shares = []
-    for before, after, sizes in zip(states, states[1:], with_skip.sizes, strict=False):
-        low, high = skip_bounds(row_diameter(before), sizes, with_skip.scale)
-        shares += [
-            low / (row_diameter(after) + rounding_of_rows(after)),
-            row_diameter(after) / (high + rounding_of_rows(after)),
-        ]
+    with_skip = alone.rewired(skip=True, size=0.25)
+    exit = with_skip.run(X).exit
     return ClaimResult(
-        stated=same(row_diameter(states[-1]) / row_diameter(X), 0.0),
-        corrected=at_most(torch.stack(shares), 1.0),
+        stated=same(row_diameter(exit) / row_diameter(X), 0.0),
+        corrected=at_most(torch.stack(with_skip.skip_shares(X)), 1.0),
         figures={
             "diameter of the input": float(row_diameter(X)),
-            "after twelve layers with skip": float(row_diameter(states[-1])),
+            "after twelve layers with skip": float(row_diameter(exit)),
             "after twelve layers without": float(row_diameter(alone.run(X).exit)),
             "relative residual with skip, input": float(relative_residual(X)),
-            "relative residual with skip, output": float(relative_residual(states[-1])),
+            "relative residual with skip, output": float(relative_residual(exit)),
         },
     )
 
@@ -197,7 +181,7 @@ def same_vector(
     draw: Draws, n: int = 5, e: int = 3, heads: int = 2, share: float = 0.5, layers: int = 7
 ) -> ClaimResult:
     """Without: every row attends to itself alone."""
-    X, identity = rows_with_a_common_part(draw, n, e), torch.eye(n, dtype=torch.float64)
+    X, identity = draw.shifted_rows(n, e), torch.eye(n, dtype=torch.float64)
     network = collapsing_network(draw, X, share=share, layers=layers, heads=heads)
     causal = network.run(X, Mask(causal=True)).states
     return ClaimResult(

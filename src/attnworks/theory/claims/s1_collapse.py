@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from attnworks.exam.linalg.bounds import LARGEST_ROW_RANGE, published_bound, row_diameter, skip_bounds
+from attnworks.exam.linalg.bounds import LARGEST_ROW_RANGE, row_diameter, skip_bounds
 from attnworks.exam.linalg.residual import (
     best_row,
     entrywise_max,
@@ -22,21 +22,16 @@ from attnworks.exam.linalg.residual import (
 from attnworks.exam.linalg.spectrum import second_ratio, singular_values
 from attnworks.reshape.growth.solvers import lowrank_fit
 from attnworks.theory.cases import Draws
+from attnworks.theory.claims.s0_theorem import right_side_vanishes
 from attnworks.theory.claims.s1_paths import cancelling, identity
 from attnworks.theory.collapse_cases import signed_head, two_heads
 from attnworks.theory.contract import CONDITION, FALSE, HOLDS, NOT_CHECKABLE, ClaimResult, between, statement
 from attnworks.theory.networks import (
     collapsing_network,
-    composite_share,
-    converges_below_one,
-    cubic_share,
     drawn_network,
     given_network,
     numeric_rank,
-    rewired_network,
-    rows_with_a_common_part,
     self_attending_network,
-    with_row_range,
 )
 from attnworks.theory.sides import at_least, at_most, less, more, same, stacked
 from attnworks.traces.paths import path_counts, paths_by_length
@@ -52,7 +47,7 @@ from attnworks.traces.paths import path_counts, paths_by_length
 @between(pairs=(1, 6), n=(2, 13), e=(1, 13), spread=(0.01, 10.0))
 def residual_as_rank(draw: Draws, pairs: int = 2, n: int = 5, e: int = 3, spread: float = 1.0) -> ClaimResult:
     """Rows v and -v in turn: of rank one, and as far from identical rows as from zero."""
-    X, Z = cancelling(draw, pairs, e), rows_with_a_common_part(draw, n, e, spread)
+    X, Z = cancelling(draw, pairs, e), draw.shifted_rows(n, e, spread)
     return ClaimResult(
         stated=same(frobenius(residual(X)), rank_one_error(X)),
         corrected=at_most(rank_one_error(Z), frobenius(residual(Z))),
@@ -128,8 +123,8 @@ def best_of_rank_one(draw: Draws, pairs: int = 2, n: int = 5, e: int = 3) -> Cla
 def beta_by_row_sums(draw: Draws, pairs: int = 2053, n: int = 5, e: int = 3, row_range: float = 1.0) -> ClaimResult:
     """Rows that attend to themselves, and values that are a column of signs: row sums 1, composite norm sqrt(n)."""
     printed, composite = signed_head(2 * pairs), signed_head(2 * pairs, norm_of_value=math.sqrt(2 * pairs))
-    X = rows_with_a_common_part(draw, n, e)
-    within = composite_share(with_row_range(drawn_network(draw, e=e), X, row_range), X)
+    X = draw.shifted_rows(n, e)
+    within = drawn_network(draw, e=e).with_row_range(X, row_range).composite_share(X)
     return ClaimResult(
         stated=at_most(printed.residual, printed.allowed), corrected=at_most(stacked(composite.ratio, within), 1.0)
     )
@@ -150,12 +145,12 @@ def sum_over_heads(
     draw: Draws, pairs: int = 131_071, n: int = 5, e: int = 3, heads: int = 2, row_range: float = 1.0
 ) -> ClaimResult:
     """One head writes a row, the other a column: together they are larger than both."""
-    broken, X = two_heads(2 * pairs), rows_with_a_common_part(draw, n, e)
-    one_layer = with_row_range(drawn_network(draw, e=e, heads=heads), X, row_range)
+    broken, X = two_heads(2 * pairs), draw.shifted_rows(n, e)
+    one_layer = drawn_network(draw, e=e, heads=heads).with_row_range(X, row_range)
     two_layers = drawn_network(draw, e=e, heads=heads, layers=2)
     return ClaimResult(
         stated=at_most(broken.residual, broken.allowed),
-        corrected=at_most(torch.stack([composite_share(one_layer, X), cubic_share(two_layers, X)]), 1.0),
+        corrected=at_most(torch.stack([one_layer.composite_share(X), two_layers.cubic_share(X)]), 1.0),
         figures={"left over right side": broken.ratio},
     )
 
@@ -171,9 +166,7 @@ def sum_over_heads(
 @between(c=(0.01, 0.99), size=(1.1, 4.0))
 def decay_below_one(draw: Draws, c: float = 0.5, size: float = 2.0) -> ClaimResult:
     """c < 1 and c rho^2 = size > 1: the bound grows."""
-    rho = torch.tensor((size / c) ** 0.5, dtype=torch.float64)
-    deep, shallow = (published_bound(rho, c, layers) for layers in (4, 1))
-    return ClaimResult(stated=less(deep, shallow), corrected=converges_below_one(draw))
+    return right_side_vanishes(draw, c, size)
 
 
 @statement("S1.16", "conclusion", CONDITION, heavy=True).says(
@@ -187,9 +180,9 @@ def decay_below_one(draw: Draws, c: float = 0.5, size: float = 2.0) -> ClaimResu
 @between(n=(2, 13), e=(1, 7), share=(0.05, 0.5))
 def skip_prevents_collapse(draw: Draws, n: int = 5, e: int = 3, share: float = 0.2) -> ClaimResult:
     """Within: values that turn the common part. Without: each layer adds nine times the mean row."""
-    X, layers = rows_with_a_common_part(draw, n, e), 6
+    X, layers = draw.shifted_rows(n, e), 6
     heads = collapsing_network(draw, X, share=share, layers=layers)
-    with_skip, alone = (rewired_network(heads, skip=skip, size=0.25) for skip in (True, False))
+    with_skip, alone = (heads.rewired(skip=skip, size=0.25) for skip in (True, False))
     kept = with_skip.run(X).states
     grown = given_network(*(size * identity(e).expand(20, 1, e, e) for size in (0.0, 9.0)), skip=True).run(X).exit
     low, _ = skip_bounds(row_diameter(X), with_skip.sizes[0], with_skip.scale)
@@ -303,7 +296,7 @@ def least_absolute_error(draw: Draws, n: int = 5, e: int = 3, spread: float = 1.
 def small_residual_means_collapse(
     draw: Draws, n: int = 5, e: int = 3, spread: float = 0.1, size: float = 1e-3
 ) -> ClaimResult:
-    X, tiny = rows_with_a_common_part(draw, n, e, spread), size * identity(n + 1)
+    X, tiny = draw.shifted_rows(n, e, spread), size * identity(n + 1)
     ratios = [second_ratio(singular_values(Z)) if min(Z.shape) > 1 else torch.tensor(0.0) for Z in (X, tiny)]
     return ClaimResult(
         stated=at_most(ratios[0], spectral(residual(X)) / spectral(X)),

@@ -15,14 +15,9 @@ from attnworks.theory.networks import (
     Network,
     collapsing_network,
     drawn_network,
-    every_path,
-    folded_weights,
     network_with_drawn_maps,
     numeric_rank,
-    output_with_maps,
-    rows_with_a_common_part,
     self_attending_network,
-    sum_of_paths,
 )
 from attnworks.theory.sides import at_most, more, same
 from attnworks.traces.paths import path_counts
@@ -42,7 +37,7 @@ def identity(n: int) -> Float[Tensor, "n n"]:
 @between(n=(2, 13), e=(1, 7), share=(0.3, 0.9), layers=(1, 3))
 def doubly_exponential(draw: Draws, n: int = 5, e: int = 3, share: float = 0.5, layers: int = 3) -> ClaimResult:
     """c rho^2 = share by D6, and each layer leaves its third power. Without: nothing changes from layer to layer."""
-    X = rows_with_a_common_part(draw, n, e)
+    X = draw.shifted_rows(n, e)
     promised = share ** ((3**layers - 1) / 2)
 
     def over_promise(network: Network, X: Float[Tensor, "n e"]) -> Float[Tensor, ""]:
@@ -68,7 +63,7 @@ def doubly_exponential(draw: Draws, n: int = 5, e: int = 3, share: float = 0.5, 
 def rank_converges_to_one(draw: Draws, n: int = 5, e: int = 3, share: float = 0.5, layers: int = 7) -> ClaimResult:
     """Sharp attention of every row to itself; then weights so small that the second singular value vanishes."""
     kept = self_attending_network(n, layers=layers).run(identity(n)).exit
-    X = rows_with_a_common_part(draw, n, e)
+    X = draw.shifted_rows(n, e)
     states = collapsing_network(draw, X, share=share, layers=layers).run(X).states
     ratios = [second_ratio(singular_values(Z)) for Z in states]
     return ClaimResult(
@@ -144,7 +139,7 @@ def paths_in_right_order(
     network = drawn_network(draw, e=e, heads=heads, layers=layers, bias=False, qk=sharpness)
     X = draw.normal(n, e)
     run = network.run(X)
-    return ClaimResult(same(sum_of_paths(network, X, run.maps), run.exit), figures={"paths": heads**layers})
+    return ClaimResult(same(network.sum_of_paths(X, run.maps), run.exit), figures={"paths": heads**layers})
 
 
 @statement("S1.7", "introduction", FALSE).says(
@@ -159,7 +154,7 @@ def paths_in_right_order(
 def paths_of_any_matrices(draw: Draws, n: int = 5, e: int = 3, heads: int = 2, layers: int = 3) -> ClaimResult:
     """Maps of any real numbers: their rows sum to nothing in particular, and the paths still add up."""
     network, X, maps = network_with_drawn_maps(draw, n, e, heads, layers)
-    summed, exit = sum_of_paths(network, X, maps), output_with_maps(network, X, maps)
+    summed, exit = network.sum_of_paths(X, maps), network.output_with_maps(X, maps)
     return ClaimResult(
         stated=more((summed - exit).abs().max() / exit.abs().max(), 0.0),
         corrected=same(summed, exit),
@@ -176,7 +171,7 @@ def paths_of_any_matrices(draw: Draws, n: int = 5, e: int = 3, heads: int = 2, l
 def path_as_tuple(draw: Draws, heads: int = 3, layers: int = 3, skip: int = 0) -> ClaimResult:
     network, X = drawn_network(draw, e=3, heads=heads, layers=layers, skip=bool(skip)), draw.normal(2, 3)
     maps = network.run(X).maps
-    tuples = {path.heads for path in every_path(X, maps, folded_weights(network)[0], skip=bool(skip))}
+    tuples = {path.heads for path in network.paths(X, maps)}
     counts = torch.tensor([len(tuples), sum(path_counts(network.steps(maps)))])
     return ClaimResult(same(counts, (heads + skip) ** layers))
 

@@ -7,27 +7,10 @@ import math
 import torch
 from torch import Tensor
 
+from attnworks.theory import retrieval
 from attnworks.theory.cases import Draws
 from attnworks.theory.claims.s2_copying import STANDARD_ERRORS, orthonormal_means
 from attnworks.theory.contract import CONDITION, FALSE, HOLDS, TYPO, ClaimResult, between, statement
-from attnworks.theory.retrieval import (
-    attention_weights,
-    beta_window,
-    even_covariances,
-    gap_deviation,
-    least_beta,
-    logistic_moments,
-    one_head_variance,
-    one_key_weight,
-    sample_keys,
-    simulate_retrieval,
-    stretched_covariances,
-    two_head_failure,
-    two_head_variance,
-    two_key_query,
-    two_key_weight,
-    two_way,
-)
 from attnworks.theory.sides import at_least, at_most, same
 
 
@@ -44,11 +27,12 @@ def average_of_two_values(draw: Draws, n: int = 5, beta: float = 3.0, shortfall:
     """The alpha of the denominator is read as the weight itself. The second weight is that at the least beta."""
     K = orthonormal_means(draw, n)
     weights = [
-        attention_weights(K, two_key_query(K[0], K[1], strength))[0] for strength in (beta, least_beta(n, shortfall))
+        retrieval.attention_weights(K, retrieval.two_key_query(K[0], K[1], strength))[0]
+        for strength in (beta, retrieval.least_beta(n, shortfall))
     ]
     printed = math.exp(beta) / (weights[0] - 2 + 2 * math.exp(beta))
-    figures = {"least beta for this shortfall": least_beta(n, shortfall)}
-    expected = torch.tensor([two_key_weight(n, beta), 0.5 - shortfall], dtype=torch.float64)
+    figures = {"least beta for this shortfall": retrieval.least_beta(n, shortfall)}
+    expected = torch.tensor([retrieval.two_key_weight(n, beta), 0.5 - shortfall], dtype=torch.float64)
     return ClaimResult(same(weights[0], printed), corrected=same(torch.stack(weights), expected), figures=figures)
 
 
@@ -69,9 +53,9 @@ def equal_scores_of_two_keys(draw: Draws, n: int = 5, d: int = 7, gap: float = 5
     K = draw.normal(n, d)
     K += torch.outer(S - K @ q, q / q.square().sum())
     alike = K - torch.outer(K @ q, q / q.square().sum())
-    shortfall = 0.5 - attention_weights(K, q)[:2]
+    shortfall = 0.5 - retrieval.attention_weights(K, q)[:2]
     return ClaimResult(
-        same(attention_weights(alike, q)[:2], 0.5), corrected=at_most(shortfall, (n - 2) * math.exp(-gap) / 4)
+        same(retrieval.attention_weights(alike, q)[:2], 0.5), corrected=at_most(shortfall, (n - 2) * math.exp(-gap) / 4)
     )
 
 
@@ -85,9 +69,10 @@ def equal_scores_of_two_keys(draw: Draws, n: int = 5, d: int = 7, gap: float = 5
 @between(n=(3, 13), alpha=(0.001, 1.0), beta=(0.1, 50.0))
 def orthogonal_means(draw: Draws, n: int = 5, alpha: float = 0.01, beta: float = 10.0) -> ClaimResult:
     mu = orthonormal_means(draw, n)
-    Sigma = even_covariances(mu, alpha)
+    Sigma = retrieval.even_covariances(mu, alpha)
     return ClaimResult(
-        same(Sigma.mT @ Sigma, 0.0), corrected=same(mu[2:] @ two_key_query(mu[0], mu[1], beta), torch.zeros(n - 2))
+        same(Sigma.mT @ Sigma, 0.0),
+        corrected=same(mu[2:] @ retrieval.two_key_query(mu[0], mu[1], beta), torch.zeros(n - 2)),
     )
 
 
@@ -104,11 +89,12 @@ def keys_around_their_means(
 ) -> ClaimResult:
     """A factor of Sigma instead of its root has the covariance Sigma^2."""
     mu = orthonormal_means(draw, n)
-    Sigma, q = even_covariances(mu, alpha), two_key_query(mu[0], mu[1], beta)
+    Sigma, q = retrieval.even_covariances(mu, alpha), retrieval.two_key_query(mu[0], mu[1], beta)
     printed, rooted = (
-        _gaps(sample_keys(mu, covariance, T, draw.generator), q).std() for covariance in (Sigma @ Sigma, Sigma)
+        _gaps(retrieval.sample_keys(mu, covariance, T, draw.generator), q).std()
+        for covariance in (Sigma @ Sigma, Sigma)
     )
-    expected = gap_deviation(beta, alpha)
+    expected = retrieval.gap_deviation(beta, alpha)
     slack = STANDARD_ERRORS * expected / math.sqrt(2 * T)
     return ClaimResult(same(printed, expected, slack=slack), corrected=same(rooted, expected, slack=slack))
 
@@ -127,7 +113,7 @@ def _gaps(K: Tensor, q: Tensor) -> Tensor:
 @between(n=(3, 13), beta=(0.1, 50.0))
 def scores_of_two_means(draw: Draws, n: int = 5, beta: float = 10.0) -> ClaimResult:
     mu = orthonormal_means(draw, n)
-    S = mu @ two_key_query(mu[0], mu[1], beta)
+    S = mu @ retrieval.two_key_query(mu[0], mu[1], beta)
     expected = beta * (torch.arange(n) < 2).double()
     return ClaimResult(same(S[:2, None], beta * mu[[1, 0]]), corrected=same(S, expected))
 
@@ -155,11 +141,11 @@ def average_in_the_window(
     bound = deviation / 4 + (n - 2) * math.exp(deviation**2 - beta)
 
     def squares(t: float) -> Tensor:
-        Sigma = even_covariances(mu, (t / (2 * beta)) ** 2)
-        return (simulate_retrieval(mu, Sigma, V, beta, T, generator=draw.generator).one[:, 0] - 0.5).square()
+        Sigma = retrieval.even_covariances(mu, (t / (2 * beta)) ** 2)
+        return (retrieval.simulate_retrieval(mu, Sigma, V, beta, T, generator=draw.generator).one[:, 0] - 0.5).square()
 
     inside, outside = squares(deviation), squares(4.0)
-    low, high = beta_window(n, (deviation / (2 * beta)) ** 2)
+    low, high = retrieval.beta_window(n, (deviation / (2 * beta)) ** 2)
     figures = {
         "window from": low,
         "window to": high,
@@ -191,11 +177,13 @@ def scores_of_a_stretched_key(
     draw: Draws, n: int = 3, T: int = 1000, alpha: float = 1e-4, beta: float = 10.0
 ) -> ClaimResult:
     mu = orthonormal_means(draw, n)
-    K = sample_keys(mu, stretched_covariances(mu, alpha), T, draw.generator)
-    apart = _gaps(K, two_key_query(mu[0], mu[1], beta)).std()
+    K = retrieval.sample_keys(mu, retrieval.stretched_covariances(mu, alpha), T, draw.generator)
+    apart = _gaps(K, retrieval.two_key_query(mu[0], mu[1], beta)).std()
     figures = {
-        "deviation of the weight of a beside b": math.sqrt(logistic_moments(0.0, beta / math.sqrt(2)).variance),
-        "deviation of the gap with even variance": gap_deviation(beta, alpha),
+        "deviation of the weight of a beside b": math.sqrt(
+            retrieval.logistic_moments(0.0, beta / math.sqrt(2)).variance
+        ),
+        "deviation of the gap with even variance": retrieval.gap_deviation(beta, alpha),
     }
     slack = STANDARD_ERRORS * float(apart) / math.sqrt(2 * T)
     return ClaimResult(at_least(apart, beta / math.sqrt(2), slack=slack), figures=figures)
@@ -213,9 +201,9 @@ def scores_of_a_stretched_key(
 def the_rest_is_small(draw: Draws, n: int = 5, T: int = 200, beta: float = 8.0) -> ClaimResult:
     """Without the condition, beta is half of ln n."""
     mu, V = orthonormal_means(draw, n), draw.normal(n, 3)
-    Sigma = stretched_covariances(mu, 0.0)
+    Sigma = retrieval.stretched_covariances(mu, 0.0)
     rest, rest_below = (
-        simulate_retrieval(mu, Sigma, V, strength, T, generator=draw.generator).one[:, 2:].sum(-1)
+        retrieval.simulate_retrieval(mu, Sigma, V, strength, T, generator=draw.generator).one[:, 2:].sum(-1)
         for strength in (beta, math.log(n) / 2)
     )
     bound = (n - 2) * math.exp(-beta)
@@ -233,10 +221,10 @@ def the_rest_is_small(draw: Draws, n: int = 5, T: int = 200, beta: float = 8.0) 
 def weights_of_two_opposite_scores(draw: Draws, beta: float = 1.0, delta: float = 0.5) -> ClaimResult:
     """The keys are one unit vector, times 1 and -1, and times 1 and delta."""
     unit = draw.orthonormal(3, 1).mT
-    opposite = attention_weights(torch.cat([unit, -unit]), beta * unit[0])
-    unequal = attention_weights(torch.cat([unit, delta * unit]), beta * unit[0])
+    opposite = retrieval.attention_weights(torch.cat([unit, -unit]), beta * unit[0])
+    unequal = retrieval.attention_weights(torch.cat([unit, delta * unit]), beta * unit[0])
     printed = torch.tensor([1 / (1 + math.exp(beta)), 1 / (1 + math.exp(-beta))], dtype=torch.float64)
-    right = [two_way(beta, -beta), two_way(-beta, beta), two_way(beta, delta * beta)]
+    right = [retrieval.two_way(beta, -beta), retrieval.two_way(-beta, beta), retrieval.two_way(beta, delta * beta)]
     return ClaimResult(
         same(opposite, printed),
         corrected=same(torch.cat([opposite, unequal[:1]]), torch.tensor(right, dtype=torch.float64)),
@@ -259,12 +247,16 @@ def variance_of_one_head(draw: Draws, n: int = 5, T: int = 1000, beta: float = 1
     Other keys move c by no more than (n-2) exp(-beta) times the largest distance of values, and the root of the
     variance by no more than that.
     """
-    weights = torch.tensor([two_way(strength, -strength) for strength in (0.1, 0.5, 1.0, 2.0)], dtype=torch.float64)
+    weights = torch.tensor(
+        [retrieval.two_way(strength, -strength) for strength in (0.1, 0.5, 1.0, 2.0)], dtype=torch.float64
+    )
     off = torch.minimum((weights - 1.0).abs(), (weights - 0.1).abs())
     mu, V = orthonormal_means(draw, n), draw.normal(n, 3)
-    drawn = simulate_retrieval(mu, stretched_covariances(mu, 0.0), V, beta, T, generator=draw.generator)
+    drawn = retrieval.simulate_retrieval(
+        mu, retrieval.stretched_covariances(mu, 0.0), V, beta, T, generator=draw.generator
+    )
     squares = (drawn.by_one - drawn.by_one.mean(0)).square().sum(-1)
-    expected = one_head_variance(beta, V[0], V[1])
+    expected = retrieval.one_head_variance(beta, V[0], V[1])
     moved = (n - 2) * math.exp(-beta) * float(torch.cdist(V, V).max())
     slack = STANDARD_ERRORS * _standard_error(squares) + moved * (2 * math.sqrt(expected) + moved)
     figures = {
@@ -285,8 +277,8 @@ def variance_of_one_head(draw: Draws, n: int = 5, T: int = 1000, beta: float = 1
 @between(n=(2, 13), v=(2, 11), beta=(0.1, 50.0))
 def heads_without_strength(draw: Draws, n: int = 5, v: int = 3, beta: float = 10.0) -> ClaimResult:
     mu, V = orthonormal_means(draw, n), draw.normal(n, v)
-    weights = torch.stack([attention_weights(mu, strength * mu[0]) for strength in (1.0, beta)])
-    expected = torch.tensor([math.e / (math.e + n - 1), one_key_weight(n, beta)], dtype=torch.float64)
+    weights = torch.stack([retrieval.attention_weights(mu, strength * mu[0]) for strength in (1.0, beta)])
+    expected = torch.tensor([math.e / (math.e + n - 1), retrieval.one_key_weight(n, beta)], dtype=torch.float64)
     figures = {"weight without beta": float(weights[0, 0]), "weight with beta": float(weights[1, 0])}
     return ClaimResult(same(weights[0] @ V, V[0]), corrected=same(weights[:, 0], expected), figures=figures)
 
@@ -302,9 +294,9 @@ def heads_without_strength(draw: Draws, n: int = 5, v: int = 3, beta: float = 10
 def weights_without_exponential(draw: Draws, n: int = 5, beta: float = 10.0) -> ClaimResult:
     """The weight of b, whose query has no beta, is not one at any beta."""
     mu = orthonormal_means(draw, n)
-    weights = torch.stack([attention_weights(mu, beta * mu[0])[0], attention_weights(mu, mu[1])[1]])
-    both = torch.stack([attention_weights(mu, beta * mu[head])[head] for head in (0, 1)])
-    return ClaimResult(same(weights, 1.0), corrected=same(both, one_key_weight(n, beta)))
+    weights = torch.stack([retrieval.attention_weights(mu, beta * mu[0])[0], retrieval.attention_weights(mu, mu[1])[1]])
+    both = torch.stack([retrieval.attention_weights(mu, beta * mu[head])[head] for head in (0, 1)])
+    return ClaimResult(same(weights, 1.0), corrected=same(both, retrieval.one_key_weight(n, beta)))
 
 
 @statement("S2.20", "1 (d) ii", CONDITION, heavy=True).says(
@@ -320,16 +312,18 @@ def weights_without_exponential(draw: Draws, n: int = 5, beta: float = 10.0) -> 
 def average_by_two_heads(draw: Draws, n: int = 5, T: int = 1000, beta: float = 30.0) -> ClaimResult:
     """With the condition, the draws with gamma of one half or more; without it, those in which head 1 fails."""
     mu, V = orthonormal_means(draw, n), draw.normal(n, 3)
-    drawn = simulate_retrieval(mu, stretched_covariances(mu, 0.0), V, beta, T, generator=draw.generator)
+    drawn = retrieval.simulate_retrieval(
+        mu, retrieval.stretched_covariances(mu, 0.0), V, beta, T, generator=draw.generator
+    )
     error = (drawn.by_two - (V[0] + V[1]) / 2).norm(dim=-1)
     gamma = (drawn.first[:, 0] / drawn.first[:, 1]).log() / beta
     bound = (n - 1) * math.exp(-beta / 2) * torch.cdist(V, V).max()
     failing = drawn.first[:, 0] < 0.5
     figures = {
         "share of draws in which head 1 fails": float(failing.double().mean()),
-        "probability of that": two_head_failure(n, beta),
-        "variance of one head": one_head_variance(beta, V[0], V[1]),
-        "variance of two heads": two_head_variance(beta, V),
+        "probability of that": retrieval.two_head_failure(n, beta),
+        "variance of one head": retrieval.one_head_variance(beta, V[0], V[1]),
+        "variance of two heads": retrieval.two_head_variance(beta, V),
         "variance of two heads, drawn": float(drawn.by_two.var(0).sum()),
     }
     return ClaimResult(at_most(error[gamma >= 0.5], bound), without=at_most(error[failing], bound), figures=figures)

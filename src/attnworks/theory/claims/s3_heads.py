@@ -142,7 +142,6 @@ def _by_hand(X: Tensor, W_Q: Tensor, W_K: Tensor, W_V: Tensor) -> Tensor:
 @between(h=(2, 5), k=(1, 7), v=(1, 7))
 def widths_of_heads(draw: Draws, h: int = 3, k: int = 5, v: int = 7) -> ClaimResult:
     """Without the condition, all heads together miss a column of keys and one of values."""
-    del draw
 
     def columns(d_k: int, d_v: int) -> Tensor:
         config = AttentionConfig(heads=h, d_k=d_k // h, d_v=d_v // h)
@@ -231,7 +230,6 @@ def output_with_residual(draw: Draws, n: int = 5, e: int = 7, h: int = 3, k: int
 @between(e=(1, 7), h=(2, 5), k=(1, 7), v=(1, 7))
 def parameters_of_any_number_of_heads(draw: Draws, e: int = 7, h: int = 3, k: int = 4, v: int = 2) -> ClaimResult:
     """All numbers of heads that divide both widths; without the condition, one column more than heads can share."""
-    del draw
 
     def count(heads: int, d_k: int, d_v: int, *, bias: bool = False) -> int:
         with torch.device("meta"):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import torch
 from torch import Tensor
 
@@ -13,7 +15,7 @@ from attnworks.models.counting import PUBLISHED, count_parameters, layer_flops, 
 from attnworks.models.layers import Positions
 from attnworks.theory.cases import Draws
 from attnworks.theory.contract import CONDITION, HOLDS, ClaimResult, between, statement
-from attnworks.theory.sides import Sides, both, more, same, stacked
+from attnworks.theory.sides import both, more, same, stacked
 
 
 @statement("S4.69", "§2.1", CONDITION).says(
@@ -98,8 +100,6 @@ statement("S4.72", "§2.1.1", CONDITION).not_computed(
 _PAPER_PARAMETERS = 65_000_000
 """Parameters of the base model by the 2017 paper."""
 
-_WORD_PARAMETERS = ("embedding", "positions")
-
 
 @statement("S4.38", "§1.2.2", HOLDS, heavy=True).says(
     "In the paper $d = 512$, $k = 64$, $m = 2048$, $H = 8$ and $L = 6$.",
@@ -108,7 +108,6 @@ _WORD_PARAMETERS = ("embedding", "positions")
     compares="parameters by these numbers, and of our base model",
 )
 def base_model(draw: Draws) -> ClaimResult:
-    del draw
     d, k, m, H, L, vocabulary = 512, 64, 2048, 8, 6, 37_000
     feed_forward, norm, attention = 2 * d * m + m + d, 2 * d, 4 * d * H * k
     encoder, decoder = attention + feed_forward + 2 * norm, 2 * attention + feed_forward + 3 * norm
@@ -124,7 +123,6 @@ def base_model(draw: Draws) -> ClaimResult:
     compares="twice 1024, and positions of GPT-3; without: twice 1000, and positions of GPT-3",
 )
 def context_of_gpt_3(draw: Draws) -> ClaimResult:
-    del draw
     positions = PUBLISHED["gpt-3"].blueprint.positions
     return ClaimResult(same(2 * 1024, positions), without=same(2 * 1000, positions))
 
@@ -136,8 +134,7 @@ def context_of_gpt_3(draw: Draws) -> ClaimResult:
     compares="parameters counted, and stated (to the last digit that is not 0)",
 )
 def gpt_1(draw: Draws) -> ClaimResult:
-    del draw
-    return ClaimResult(_rounded("gpt-1"), figures=_counts("gpt-1"))
+    return _counted("gpt-1")
 
 
 @statement("S4.64", "§2, table 1", HOLDS).says(
@@ -147,8 +144,7 @@ def gpt_1(draw: Draws) -> ClaimResult:
     compares="parameters counted, and stated (to the last digit that is not 0)",
 )
 def bert(draw: Draws) -> ClaimResult:
-    del draw
-    return ClaimResult(_rounded("bert-large"), figures=_counts("bert-large"))
+    return _counted("bert-large")
 
 
 @statement("S4.65", "§2, table 1", CONDITION).says(
@@ -160,10 +156,7 @@ def bert(draw: Draws) -> ClaimResult:
     note="The count is 3.8 percent above 1.5 billion, and so not what the number says to its last digit.",
 )
 def gpt_2(draw: Draws) -> ClaimResult:
-    del draw
-    return ClaimResult(
-        _rounded("gpt-2-xl", leave_out=_WORD_PARAMETERS), without=_rounded("gpt-2-xl"), figures=_counts("gpt-2-xl")
-    )
+    return _counted("gpt-2-xl", without_words=True)
 
 
 @statement("S4.66", "§2, table 1", HOLDS).says(
@@ -173,10 +166,8 @@ def gpt_2(draw: Draws) -> ClaimResult:
     compares="parameters counted, and stated (to the last digit that is not 0)",
 )
 def gpt_3(draw: Draws) -> ClaimResult:
-    del draw
     shape = PUBLISHED["gpt-3"].blueprint
-    figures = _counts("gpt-3") | {"twelve times layers times width squared": 12.0 * shape.layers * shape.d_e**2}
-    return ClaimResult(_rounded("gpt-3"), figures=figures)
+    return _counted("gpt-3", figures={"twelve times layers times width squared": 12.0 * shape.layers * shape.d_e**2})
 
 
 @statement("S4.67", "§2, table 1", CONDITION).says(
@@ -188,10 +179,7 @@ def gpt_3(draw: Draws) -> ClaimResult:
     "digit.",
 )
 def lamda(draw: Draws) -> ClaimResult:
-    del draw
-    return ClaimResult(
-        _rounded("lamda", leave_out=_WORD_PARAMETERS), without=_rounded("lamda"), figures=_counts("lamda")
-    )
+    return _counted("lamda", without_words=True)
 
 
 @statement("S4.68", "§2, table 1", HOLDS).says(
@@ -201,20 +189,21 @@ def lamda(draw: Draws) -> ClaimResult:
     compares="parameters counted, and stated (to the last digit that is not 0)",
 )
 def minerva(draw: Draws) -> ClaimResult:
-    del draw
-    return ClaimResult(_rounded("minerva"), figures=_counts("minerva"))
+    return _counted("minerva")
 
 
-def _rounded(name: str, leave_out: tuple[str, ...] = ()) -> Sides:
-    """The count against the stated number, which may be off by half of its last digit that is not 0."""
-    model = PUBLISHED[name]
-    count = sum(count for part, count in model.blueprint.count_parameters().items() if part not in leave_out)
-    digits = str(model.stated)
-    last = 10 ** (len(digits) - len(digits.rstrip("0")))
-    return same(count, model.stated, slack=last / 2)
+def _counted(name: str, *, without_words: bool = False, figures: Mapping[str, float] | None = None) -> ClaimResult:
+    """The count against the stated number, which may be off by half of its last digit that is not 0.
 
-
-def _counts(name: str) -> dict[str, float]:
-    model = PUBLISHED[name]
-    count = sum(model.blueprint.count_parameters().values())
-    return {"parameters counted": float(count), "over the stated number": count / model.stated}
+    without_words    the condition: embeddings and positions are not counted
+    """
+    model, digits = PUBLISHED[name], str(PUBLISHED[name].stated)
+    parts = model.blueprint.count_parameters()
+    count, words = sum(parts.values()), sum(parts.get(part, 0) for part in ("embedding", "positions"))
+    slack = 10 ** (len(digits) - len(digits.rstrip("0"))) / 2
+    counted = {"parameters counted": float(count), "over the stated number": count / model.stated}
+    return ClaimResult(
+        same(count - words if without_words else count, model.stated, slack=slack),
+        without=same(count, model.stated, slack=slack) if without_words else None,
+        figures=counted | dict(figures or {}),
+    )

@@ -153,7 +153,6 @@ def code_as_complex_numbers(draw: Draws, n: int = 53, pairs: int = 7, base: floa
 @between(pairs=(12, 128), n=(2, 5000))
 def base_below_the_number_of_pairs(draw: Draws, pairs: int = 32, n: int = 5000) -> ClaimResult:
     """N = 10 is below the largest k, and keeps codes further apart than N = 10000; N = 2 with d = 8 does not."""
-    del draw
     d, small, large = 2 * pairs, 10.0, _PAPER_BASE
     figures = {
         "longest wavelength of the paper (d = 512)": longest_wavelength(512),
@@ -231,7 +230,6 @@ def code_of_a_position(draw: Draws, pairs: int = 7, base: float = _PAPER_BASE) -
 )
 @between(n=(2, 5000), pairs=(1, 32), base=(1.0, 1e5))
 def codes_are_distinct(draw: Draws, n: int = 5000, pairs: int = 1, base: float = _PAPER_BASE) -> ClaimResult:
-    del draw
     return ClaimResult(more(least_distance(n, 2 * pairs, base), 0.0))
 
 

@@ -27,24 +27,8 @@ from attnworks.exam.linalg.bounds import (
 )
 from attnworks.exam.linalg.residual import composite, relative_residual, residual
 from attnworks.exam.linalg.spectrum import second_ratio, singular_values
+from attnworks.theory.experiments import figures
 from attnworks.theory.experiments.contract import ResultTable, three_digits
-from attnworks.theory.experiments.figures import (
-    BLUE,
-    BOUND_STYLE,
-    GREEN,
-    GREY,
-    LINE_STYLE,
-    ORANGE,
-    PINK,
-    SKY,
-    SMALL_FONT,
-    YELLOW,
-    name_right,
-    note,
-    panels,
-    save_figure,
-    title,
-)
 from attnworks.theory.experiments.random_network import NetworkExperiment, check_size
 
 ALONE, SKIP = "attention alone", "skip"
@@ -146,19 +130,19 @@ class CollapseExperiment(NetworkExperiment[CollapseRow]):
 
     def draw(self, rows: Sequence[CollapseRow], folder: Path) -> None:
         """Above, how far apart tokens are, layer by layer, in six wirings; below, what the theorems promise."""
-        figure, ((left, middle, right), below) = panels(2, 3, 4.3, 3.5, folder)
+        figure, ((left, middle, right), below) = figures.panels(2, 3, 4.3, 3.5, folder)
         ends: dict[str, float] = {}
         for axis, field, words in (
             (left, "relative_residual", "relative residual: 0 is all tokens the same"),
             (middle, "diameter", "largest distance of two tokens"),
             (right, "second_ratio", "second over first singular value"),
         ):
-            title(axis, words)
+            figures.title(axis, words)
             axis.set_yscale("log")
             ends = {name: _fall(axis, _of(rows, name), field, _WIRING_COLOURS[name]) for name in WIRINGS}
             axis.set_xlim(-0.15, self.layers + 0.15)
             _shade_noise(axis)
-        name_right(right, {name: (end, _WIRING_COLOURS[name]) for name, end in ends.items()})
+        figures.name_right(right, {name: (end, _WIRING_COLOURS[name]) for name, end in ends.items()})
         for axis, words in zip(
             below,
             (
@@ -168,7 +152,7 @@ class CollapseExperiment(NetworkExperiment[CollapseRow]):
             ),
             strict=True,
         ):
-            title(axis, words)
+            figures.title(axis, words)
             axis.set_xlim(-0.15, self.layers + 0.15)
             axis.set_xlabel("after layer", fontsize=9.5)
         _draw_bounds(below[0], _of(rows, ALONE), "diameter", "diameter_bound")
@@ -176,7 +160,7 @@ class CollapseExperiment(NetworkExperiment[CollapseRow]):
         _draw_skip(below[2], _of(rows, SKIP))
         for axis in (left, middle, right, *below):
             axis.xaxis.get_major_locator().set_params(integer=True)
-        save_figure(figure, folder)
+        figures.save_figure(figure, folder)
 
 
 def _small(value: float, rounding: float = _ROUNDING_FLOOR) -> str:
@@ -249,7 +233,9 @@ def _median(rows: Iterable[CollapseRow]) -> CollapseRow:
     return CollapseRow(rows[0].wiring, rows[0].layer, **values)  # pyright: ignore[reportArgumentType]
 
 
-_WIRING_COLOURS = dict(zip(WIRINGS, (ORANGE, YELLOW, PINK, BLUE, SKY, GREEN), strict=True))
+_WIRING_COLOURS = dict(
+    zip(WIRINGS, (figures.ORANGE, figures.YELLOW, figures.PINK, figures.BLUE, figures.SKY, figures.GREEN), strict=True)
+)
 
 
 def _of(rows: Sequence[CollapseRow], wiring: str) -> list[CollapseRow]:
@@ -266,7 +252,7 @@ def _fall(axis: Any, rows: Sequence[CollapseRow], field: str, colour: str, **mor
     values = [getattr(row, field) for row in rows]
     last = next((place for place, row in enumerate(rows) if values[place] < _noise(row, field)), len(values) - 1)
     shown = [max(value, _ROUNDING_FLOOR) for value in values[: last + 1]]
-    axis.plot([row.layer for row in rows[: last + 1]], shown, color=colour, **LINE_STYLE, **more)
+    axis.plot([row.layer for row in rows[: last + 1]], shown, color=colour, **figures.LINE_STYLE, **more)
     return shown[-1]
 
 
@@ -276,40 +262,52 @@ def _shade_noise(axis: Any) -> None:
     axis.set_ylim(_ROUNDING_FLOOR / 20, max(axis.get_ylim()[1], 5.0))
     axis.axhspan(_ROUNDING_FLOOR / 20, _ROUNDING_FLOOR, color="#eeeeee", zorder=0)
     axis.yaxis.set_minor_locator(NullLocator())
-    note(axis, "rounding", axis.get_xlim()[0], _ROUNDING_FLOOR / 4.5, GREY, (4, 0), va="center", path_effects=[])
+    figures.note(
+        axis, "rounding", axis.get_xlim()[0], _ROUNDING_FLOOR / 4.5, figures.GREY, (4, 0), va="center", path_effects=[]
+    )
 
 
 def _bound(axis: Any, rows: Sequence[CollapseRow], field: str, colour: str) -> list[tuple[int, float]]:
     """Dashed, where there is a number; its points."""
     points = [(row.layer, value) for row in rows if (value := getattr(row, field)) is not None]
     if points:
-        axis.plot(*zip(*points, strict=True), color=colour, **BOUND_STYLE)
+        axis.plot(*zip(*points, strict=True), color=colour, **figures.BOUND_STYLE)
     return points
 
 
 def _draw_bounds(axis: Any, rows: Sequence[CollapseRow], measured: str, bound: str) -> None:
     """What was measured, as far as it is above rounding, with its bounds; that from the input may leave the picture."""
     axis.set_yscale("log")
-    _fall(axis, rows, measured, ORANGE)
-    before = _bound(axis, rows, bound, BLUE)
-    _bound(axis, rows, f"{bound}_from_input", GREY)
+    _fall(axis, rows, measured, figures.ORANGE)
+    before = _bound(axis, rows, bound, figures.BLUE)
+    _bound(axis, rows, f"{bound}_from_input", figures.GREY)
     shown = [
         (row.layer, getattr(row, measured)) for row in rows if getattr(row, measured) > _noise(row, measured)
     ] + before
     axis.set_xlim(right=min(max(layer for layer, _ in shown) + 2, rows[-1].layer) + 0.15)
     axis.set_ylim(top=max(value for _, value in shown) * 1e6)
     _shade_noise(axis)
-    names = {"measured": ORANGE, "bound from the layer before": BLUE, "bound from the input alone": GREY}
+    names = {
+        "measured": figures.ORANGE,
+        "bound from the layer before": figures.BLUE,
+        "bound from the input alone": figures.GREY,
+    }
     for place, (name, colour) in enumerate(names.items()):
-        axis.annotate(name, (0.02, 0.1 + 0.065 * place), xycoords="axes fraction", color=colour, fontsize=SMALL_FONT)
+        axis.annotate(
+            name, (0.02, 0.1 + 0.065 * place), xycoords="axes fraction", color=colour, fontsize=figures.SMALL_FONT
+        )
 
 
 def _draw_skip(axis: Any, rows: Sequence[CollapseRow]) -> None:
-    axis.plot([row.layer for row in rows], [row.diameter for row in rows], color=BLUE, **LINE_STYLE)
-    low, high = (_bound(axis, rows, field, GREY) for field in ("skip_low", "skip_high"))
+    axis.plot([row.layer for row in rows], [row.diameter for row in rows], color=figures.BLUE, **figures.LINE_STYLE)
+    low, high = (_bound(axis, rows, field, figures.GREY) for field in ("skip_low", "skip_high"))
     if high[-1][1] > 1e3 * rows[0].diameter:
         axis.set_yscale("log")
     else:
         axis.set_ylim(bottom=0)
-    ends = {"at most": (high[-1][1], GREY), "measured": (rows[-1].diameter, BLUE), "at least": (low[-1][1], GREY)}
-    name_right(axis, ends)
+    ends = {
+        "at most": (high[-1][1], figures.GREY),
+        "measured": (rows[-1].diameter, figures.BLUE),
+        "at least": (low[-1][1], figures.GREY),
+    }
+    figures.name_right(axis, ends)

@@ -14,18 +14,8 @@ import torch
 
 from attnworks.core.checks import integer
 from attnworks.core.errors import UsageError
+from attnworks.theory.experiments import figures
 from attnworks.theory.experiments.contract import ResultTable, TheoryExperiment, three_digits
-from attnworks.theory.experiments.figures import (  # fmt: skip
-    BLUE,
-    GREEN,
-    LINE_STYLE,
-    ORANGE,
-    name_right,
-    panels,
-    plain_ticks,
-    save_figure,
-    title,
-)
 from attnworks.traces.maps import Row as Sums
 from attnworks.traces.maps import attend_rows, row_statistics
 
@@ -126,7 +116,7 @@ class GradientExperiment(TheoryExperiment[GradientRow]):
 
     def draw(self, rows: Sequence[GradientRow], folder: Path) -> None:
         """The norm of the gradient, the share of rows without one, and the entropy of attention."""
-        figure, (axes,) = panels(1, 3, 4.2, 3.7, folder)
+        figure, (axes,) = figures.panels(1, 3, 4.2, 3.7, folder)
         widths = sorted({row.width for row in rows})
         for axis, field, words in zip(
             axes,
@@ -134,21 +124,21 @@ class GradientExperiment(TheoryExperiment[GradientRow]):
             ("gradient of softmax, median", "rows with a gradient below 0.01", "entropy: 1 is uniform attention"),
             strict=True,
         ):
-            title(axis, words)
+            figures.title(axis, words)
             axis.set_xscale("log")
             ends: dict[str, tuple[float, str]] = {}
             for scale, colour in _SCALE_COLOURS.items():
                 values = [getattr(row, field) for row in rows if row.scale == scale]
-                axis.plot(widths, values, color=colour, **LINE_STYLE)
+                axis.plot(widths, values, color=colour, **figures.LINE_STYLE)
                 ends[_SCALE_NAMES[scale]] = (values[-1], colour)
             if field == "median":
                 axis.set_yscale("log")
             else:
                 axis.set_ylim(-0.03, 1.03)
-            plain_ticks(axis.xaxis, widths)
+            figures.plain_ticks(axis.xaxis, widths)
             axis.set_xlabel("width k of the keys", fontsize=9.5)
-            name_right(axis, ends)
-        save_figure(figure, folder)
+            figures.name_right(axis, ends)
+        figures.save_figure(figure, folder)
 
 
 def _row(width: int, name: str, S: torch.Tensor) -> GradientRow:
@@ -165,4 +155,4 @@ def _row(width: int, name: str, S: torch.Tensor) -> GradientRow:
     )
 
 
-_SCALE_COLOURS = {"unscaled": ORANGE, "1/sqrt(k)": BLUE, "1/k": GREEN}
+_SCALE_COLOURS = {"unscaled": figures.ORANGE, "1/sqrt(k)": figures.BLUE, "1/k": figures.GREEN}

@@ -16,30 +16,9 @@ from torch import Tensor
 
 from attnworks.core.checks import integer, number
 from attnworks.core.errors import UsageError
+from attnworks.theory import retrieval
+from attnworks.theory.experiments import figures
 from attnworks.theory.experiments.contract import ResultTable, TheoryExperiment
-from attnworks.theory.experiments.figures import (  # fmt: skip
-    BLUE,
-    BOUND_STYLE,
-    GREEN,
-    GREY,
-    ORANGE,
-    name_right,
-    note,
-    panels,
-    plain_ticks,
-    save_figure,
-    title,
-)
-from attnworks.theory.retrieval import (
-    logistic_moments,
-    one_head_variance_among,
-    one_key_weight,
-    simulate_retrieval,
-    stretched_covariances,
-    two_head_failure,
-    two_head_variance,
-    two_key_weight,
-)
 
 _MAX_KEY_NUMBERS = 2**27
 """A gigabyte of numbers."""
@@ -135,14 +114,14 @@ class TwoKeysExperiment(TheoryExperiment[TwoKeysRow]):
 
     def draw(self, rows: Sequence[TwoKeysRow], folder: Path) -> None:
         """Dots are simulated, bands hold eight of ten draws, lines are closed forms."""
-        figure, ((one, two, variance),) = panels(1, 3, 4.5, 3.8, folder)
+        figure, ((one, two, variance),) = figures.panels(1, 3, 4.5, 3.8, folder)
         betas = [row.beta for row in rows]
-        title(one, "one head asks for a and b: their weights")
-        title(two, "two heads ask for one each: their weights")
-        title(variance, "variance of the output, over |v_a - v_b|²")
+        figures.title(one, "one head asks for a and b: their weights")
+        figures.title(two, "two heads ask for one each: their weights")
+        figures.title(variance, "variance of the output, over |v_a - v_b|²")
         for axis in (one, two, variance):
             axis.set_xscale("log")
-            plain_ticks(
+            figures.plain_ticks(
                 axis.xaxis, [beta for beta in (0.5, 1, 2, 4, 8, 16, 32, 64, 128) if betas[0] <= beta <= betas[-1]]
             )
             axis.set_xlim(betas[0] / 1.1, betas[-1] * 1.1)
@@ -150,24 +129,26 @@ class TwoKeysExperiment(TheoryExperiment[TwoKeysRow]):
         for axis, a, b in ((one, "one_a", "one_b"), (two, "two_a", "two_b")):
             axis.set_ylim(-0.02, 1.02)
             ends = {}
-            for field, colour, name in ((b, BLUE, "b"), (a, ORANGE, "a, its key varies")):
+            for field, colour, name in ((b, figures.BLUE, "b"), (a, figures.ORANGE, "a, its key varies")):
                 weights = [getattr(row, field) for row in rows]
                 axis.plot(betas, [weight.mean for weight in weights], "o", markersize=4, color=colour)
                 axis.plot(betas, [weight.expected for weight in weights], color=colour, linewidth=1.5)
                 ends[name] = (weights[-1].expected, colour)
             low, high = ([getattr(getattr(row, a), end) for row in rows] for end in ("low", "high"))
-            axis.fill_between(betas, low, high, color=ORANGE, alpha=0.15, linewidth=0)
-            name_right(axis, ends)
-        note(one, "a in eight of ten draws", betas[-1], 0.0, ORANGE, (-4, 22), ha="right", path_effects=[])
-        spreads = {"one head": ("one_variance", ORANGE), "two heads": ("two_variance", GREEN)}
+            axis.fill_between(betas, low, high, color=figures.ORANGE, alpha=0.15, linewidth=0)
+            figures.name_right(axis, ends)
+        figures.note(
+            one, "a in eight of ten draws", betas[-1], 0.0, figures.ORANGE, (-4, 22), ha="right", path_effects=[]
+        )
+        spreads = {"one head": ("one_variance", figures.ORANGE), "two heads": ("two_variance", figures.GREEN)}
         for field, colour in spreads.values():
             variance.plot(betas, [getattr(row, field) for row in rows], "o", markersize=4, color=colour)
             variance.plot(betas, [getattr(row, f"{field}_expected") for row in rows], color=colour, linewidth=1.5)
-        variance.axhline(0.25, color=GREY, **BOUND_STYLE)
+        variance.axhline(0.25, color=figures.GREY, **figures.BOUND_STYLE)
         variance.set_ylim(0, 0.28)
         ends = {name: (getattr(rows[-1], f"{field}_expected"), colour) for name, (field, colour) in spreads.items()}
-        name_right(variance, {**ends, "a or b by chance": (0.25, GREY)})
-        save_figure(figure, folder)
+        figures.name_right(variance, {**ends, "a or b by chance": (0.25, figures.GREY)})
+        figures.save_figure(figure, folder)
 
 
 def _pair(measured: float, expected: float) -> str:
@@ -192,15 +173,22 @@ class KeyWeight:
 def _row(beta: float, V: Float[Tensor, "n v"], experiment: TwoKeysExperiment, source: torch.Generator) -> TwoKeysRow:
     n = experiment.keys
     mu = torch.eye(n, dtype=torch.float64)
-    drawn = simulate_retrieval(
-        mu, stretched_covariances(mu, experiment.noise, A), V, beta, experiment.draws, a=A, b=B, generator=source
+    drawn = retrieval.simulate_retrieval(
+        mu,
+        retrieval.stretched_covariances(mu, experiment.noise, A),
+        V,
+        beta,
+        experiment.draws,
+        a=A,
+        b=B,
+        generator=source,
     )
     apart = float((V[A] - V[B]).square().sum())
     others = beta + math.log1p((n - 2) * math.exp(-beta))
-    mean_a = logistic_moments(beta - others, beta / math.sqrt(2)).mean
+    mean_a = retrieval.logistic_moments(beta - others, beta / math.sqrt(2)).mean
     mean_b = (1 - mean_a) * math.exp(beta - others)
-    alone = logistic_moments(beta - math.log(n - 1), beta / math.sqrt(2)).mean
-    both, each = two_key_weight(n, beta), one_key_weight(n, beta)
+    alone = retrieval.logistic_moments(beta - math.log(n - 1), beta / math.sqrt(2)).mean
+    both, each = retrieval.two_key_weight(n, beta), retrieval.one_key_weight(n, beta)
     return TwoKeysRow(
         beta,
         one_a=_weight(drawn.one[:, A], both, mean_a),
@@ -208,11 +196,11 @@ def _row(beta: float, V: Float[Tensor, "n v"], experiment: TwoKeysExperiment, so
         two_a=_weight(drawn.first[:, A], each, alone),
         two_b=_weight(drawn.second[:, B], each, each),
         one_variance=float(drawn.by_one.var(0).sum()) / apart,
-        one_variance_expected=one_head_variance_among(beta, V, A, B) / apart,
+        one_variance_expected=retrieval.one_head_variance_among(beta, V, A, B) / apart,
         two_variance=float(drawn.by_two.var(0).sum()) / apart,
-        two_variance_expected=two_head_variance(beta, V, A) / apart,
+        two_variance_expected=retrieval.two_head_variance(beta, V, A) / apart,
         failure=float((drawn.first[:, A] < 0.5).double().mean()),
-        failure_expected=two_head_failure(n, beta),
+        failure_expected=retrieval.two_head_failure(n, beta),
     )
 
 

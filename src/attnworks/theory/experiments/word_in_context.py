@@ -22,17 +22,8 @@ from attnworks.attention.contract import Context
 from attnworks.attention.dense import Dense
 from attnworks.attention.mask import Mask
 from attnworks.core.checks import number
+from attnworks.theory.experiments import figures
 from attnworks.theory.experiments.contract import ResultTable, TheoryExperiment
-from attnworks.theory.experiments.figures import (  # fmt: skip
-    BLUE,
-    GREY,
-    ORANGE,
-    SMALL_FONT,
-    note,
-    panels,
-    save_figure,
-    title,
-)
 
 _WORD = "bank"
 _WORD_POINTS = {"river": (-1.0, 0.2), "money": (1.0, 0.2), _WORD: (0.1, 0.9)}
@@ -115,15 +106,15 @@ class ContextExperiment(TheoryExperiment[ContextRow]):
 
     def draw(self, rows: Sequence[ContextRow], folder: Path) -> None:
         """The words as points, the hull that the word cannot leave, and where each sentence takes it."""
-        figure, (axes,) = panels(1, len(_SPACE_TITLES), 4.6, 2.9, folder)
+        figure, (axes,) = figures.panels(1, len(_SPACE_TITLES), 4.6, 2.9, folder)
         for axis, (space, words) in zip(axes, _SPACE_TITLES.items(), strict=True):
-            title(axis, words)
+            figures.title(axis, words)
             axis.set(xlim=(-1.65, 1.65), ylim=(-0.7, 1.2), aspect="equal", xticks=[], yticks=[])
             axis.grid(False)
             axis.spines[:].set_visible(False)
             _draw_space(axis, [row for row in rows if row.space == space])
-        note(axes[0], "it cannot leave this triangle", 0.0, 0.2, GREY, (0, 5), ha="center")
-        save_figure(figure, folder)
+        figures.note(axes[0], "it cannot leave this triangle", 0.0, 0.2, figures.GREY, (0, 5), ha="center")
+        figures.save_figure(figure, folder)
 
 
 def _point(point: tuple[float, float]) -> str:
@@ -144,7 +135,7 @@ def _row(space: str, words: tuple[str, ...], W_q: Tensor, W_k: Tensor, W_v: Tens
     )
 
 
-_SENTENCE_COLOURS = (BLUE, ORANGE, "#555555")
+_SENTENCE_COLOURS = (figures.BLUE, figures.ORANGE, "#555555")
 
 
 def _draw_space(axis: Any, rows: Sequence[ContextRow]) -> None:
@@ -162,10 +153,12 @@ def _draw_space(axis: Any, rows: Sequence[ContextRow]) -> None:
         if len(row.weights) == 2:
             along, down = row.lands[0] - x, row.lands[1] - y
             outwards = (-down, along) if along * (middle[1] - y) - down * (middle[0] - x) < 0 else (down, -along)
-            _beside(axis, f"“{row.sentence}”\n{taken}", row.lands, outwards, fontsize=SMALL_FONT, color=colour)
+            _beside(axis, f"“{row.sentence}”\n{taken}", row.lands, outwards, fontsize=figures.SMALL_FONT, color=colour)
         else:
             words = f"“{row.sentence}”: {taken}"
-            axis.annotate(words, (0.5, 0.0), xycoords="axes fraction", fontsize=SMALL_FONT, color=colour, ha="center")
+            axis.annotate(
+                words, (0.5, 0.0), xycoords="axes fraction", fontsize=figures.SMALL_FONT, color=colour, ha="center"
+            )
 
 
 def _beside(axis: Any, text: str, point: Any, direction: tuple[float, float], **style: Any) -> None:
