@@ -143,7 +143,7 @@ def test_the_window_ends_where_the_gap_of_scores_has_deviation_one() -> None:
     low, high = retrieval.beta_window(7, 0.01)
     assert low == math.log(7)
     assert_close(number(retrieval.gap_deviation(high, 0.01)), number(1.0))
-    assert retrieval.beta_window(7, 0.0).high == math.inf
+    assert retrieval.beta_window(7, 0.0)[1] == math.inf
 
 
 def test_the_deviation_of_the_gap() -> None:

@@ -181,9 +181,8 @@ def two_heads(n: int) -> BrokenBound:
 
 def _check_even(n: int) -> None:
     if n < 2 or n % 2:
-        raise UsageError(
-            f"{n} rows of both signs", "an even number of rows", str(n), f"ask for {n + 1 if n > 0 else 2} rows"
-        )
+        remedy = f"ask for {n + 1 if n > 0 else 2} rows"
+        raise UsageError(f"{n} rows of both signs", "an even number of rows", str(n), remedy)
 
 
 class SplitLogits(NamedTuple):

@@ -136,12 +136,17 @@ class Claim:
     def check(self, seed: int = 0, **sizes: float) -> ClaimResult:
         """Compute both sides, on numbers drawn by `seed`; `ranges` has the sizes that can be set."""
         if self.function is None:
-            raise UsageError(
-                f"check {self.id}", "a statement that can be computed", self.why_not, "check another claim"
-            )
+            expected = "a statement that can be computed"
+            raise UsageError(f"check {self.id}", expected, self.why_not, "check another claim")
         integer(f"{self.id} with seed", seed, 0, 2**63 - 1, "leave it out, or choose another")
+        ranges = self.ranges
         for name, value in sizes.items():
-            self._check_size(name, value)
+            kind, allowed = ranges[choice(f"size of {self.id}", name, ranges)]
+            what, remedy = f"{self.id} with {name}", f"leave it out, or choose {name} in that range"
+            if kind is int:
+                integer(what, value, int(allowed.low), int(allowed.high), remedy)
+            else:
+                number(what, value, allowed.low, allowed.high, remedy=remedy)
         return self.function(Draws(seed), **sizes)
 
     @property
@@ -169,16 +174,6 @@ class Claim:
             return None
         home = Path(__file__).parents[2]
         return f"{Path(inspect.getfile(self.function)).relative_to(home).as_posix()}:{self.function.__name__}"
-
-    def _check_size(self, name: str, value: float) -> None:
-        ranges = self.ranges
-        choice(f"size of {self.id}", name, ranges)
-        kind, allowed = ranges[name]
-        what, remedy = f"{self.id} with {name}", f"leave it out, or choose {name} in that range"
-        if kind is int:
-            integer(what, value, int(allowed.low), int(allowed.high), remedy)
-        else:
-            number(what, value, allowed.low, allowed.high, remedy=remedy)
 
 
 CLAIMS = Registry[Claim]("claim")
@@ -238,10 +233,7 @@ def find_claims(*names: str) -> list[Claim]:
     for name, pattern in zip(names, patterns, strict=True):
         if not any(fnmatchcase(id, pattern) for id in CLAIMS):
             close = difflib.get_close_matches(name.upper(), CLAIMS, n=1)
-            raise UnknownNameError(
-                f"claim {name!r}",
-                "an id such as S0.17, a document (S0 to S4, or D), or a pattern such as S4.1*",
-                "no claim of that name",
-                f"did you mean {close[0]!r}?" if close else "docs/claims.md lists them all",
-            )
+            expected = "an id such as S0.17, a document (S0 to S4, or D), or a pattern such as S4.1*"
+            remedy = f"did you mean {close[0]!r}?" if close else "docs/claims.md lists them all"
+            raise UnknownNameError(f"claim {name!r}", expected, "no claim of that name", remedy)
     return [claim for claim in all_claims() if not names or any(fnmatchcase(claim.id, pattern) for pattern in patterns)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TypeVar
 
 import torch
@@ -108,32 +108,23 @@ LAYER_LAWS = Registry[Law]("law of layers")
 STACK_LAWS = Registry[Law]("law of stacks")
 
 
-def _layer_law(id: str, words: str) -> Callable[[_Check], _Check]:
-    """Register a function of a `LawLayer`: the two sides of claim `id` there, or why it does not apply."""
-    return _register(LAYER_LAWS, id, words)
+def _law(laws: Registry[Law], id: str, description: str) -> Callable[[_Check], _Check]:
+    """Register a function that gives the two sides of claim `id`, or a sentence that says why it does not apply."""
 
-
-def _stack_law(id: str, words: str) -> Callable[[_Check], _Check]:
-    """Register a function of a `ForwardTrace`: the two sides of claim `id` there, or why it does not apply."""
-    return _register(STACK_LAWS, id, words)
-
-
-def _map_law(id: str, words: str) -> Callable[[_Check], _Check]:
-    """As `_layer_law`, for claims about attention maps, which do not apply where maps are no weights."""
-
-    def register(looks: _Check) -> _Check:
-        _layer_law(id, words)(lambda layer: layer.no_weights or looks(layer))
-        return looks
+    def register(check: _Check) -> _Check:
+        laws.register(id)(Law(id, description, check))
+        return check
 
     return register
 
 
-def _register(laws: Registry[Law], id: str, words: str) -> Callable[[_Check], _Check]:
-    def register(looks: _Check) -> _Check:
-        laws.register(id)(Law(id, words, looks))
-        return looks
+_layer_law, _stack_law = partial(_law, LAYER_LAWS), partial(_law, STACK_LAWS)
+"""For functions of a `LawLayer`, and of a `ForwardTrace`."""
 
-    return register
+
+def _map_law(id: str, description: str) -> Callable[[_Check], Callable[..., Sides | str]]:
+    """As `_layer_law`, for claims about attention maps, which do not apply where the maps are not weights."""
+    return lambda check: _layer_law(id, description)(lambda layer: layer.no_weights or check(layer))
 
 
 # --- rank collapse ----------------------------------------------------------------------------------------------------

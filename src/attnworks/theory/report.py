@@ -60,10 +60,8 @@ def citations() -> dict[str, tuple[str, ...]]:
     found: dict[str, list[str]] = defaultdict(list)
     for file in sorted(home.rglob("*.py")):
         name, text = file.relative_to(home).as_posix(), file.read_text(encoding="utf-8")
-        checks = name.startswith("theory/") and re.search(
-            r"attnworks\.theory\.(contract|sides)\b|^class Sides", text, re.M
-        )
-        if not checks and not name.startswith("cli/"):
+        imports_checks = re.search(r"attnworks\.theory\.(contract|sides)\b|^class Sides", text, re.M)
+        if not name.startswith("cli/") and not (name.startswith("theory/") and imports_checks):
             for id in cited(text):
                 found[id].append(name)
     return {id: tuple(names) for id, names in found.items()}
@@ -96,18 +94,11 @@ def markdown() -> str:
 def _counts(claims: list[Claim]) -> Iterator[str]:
     yield f"| document | {' | '.join(Verdict)} | all |"
     yield "|---" * (len(Verdict) + 2) + "|"
-    totals: Counter[Verdict] = Counter()
-    for document in DOCUMENTS.values():
-        if document.key == "D":
-            continue
-        counts = Counter(claim.verdict for claim in claims if claim.document == document.key)
-        totals += counts
-        yield _count_row(f"{document.key}, {document.author}", counts)
-    yield _count_row("**all**", totals)
-
-
-def _count_row(name: str, counts: Counter[Verdict]) -> str:
-    return f"| {name} | {' | '.join(str(counts[verdict]) for verdict in Verdict)} | {counts.total()} |"
+    read = [document for document in DOCUMENTS.values() if document.key != "D"]
+    lines = [(f"{document.key}, {document.author}", {document.key}) for document in read]
+    for name, keys in [*lines, ("**all**", {document.key for document in read})]:
+        counts = Counter(claim.verdict for claim in claims if claim.document in keys)
+        yield f"| {name} | {' | '.join(str(counts[verdict]) for verdict in Verdict)} | {counts.total()} |"
 
 
 def _rows(claims: list[Claim]) -> Iterator[str]:
@@ -142,13 +133,11 @@ def _written(text: str) -> str:
 
 def _code(claim: Claim) -> str:
     """The check, and the files that cite the claim."""
-    check = []
+    links = [f"[{name}]({_SRC_LINK}attnworks/{name})" for name in citations().get(claim.id, ())]
     if claim.code is not None:
         file, _, function = claim.code.partition(":")
-        check = [f"[`{function}`]({_SRC_LINK}{file})"]
-    return (
-        ", ".join(check + [f"[{name}]({_SRC_LINK}attnworks/{name})" for name in citations().get(claim.id, ())]) or "—"
-    )
+        links.insert(0, f"[`{function}`]({_SRC_LINK}{file})")
+    return ", ".join(links) or "—"
 
 
 @dataclass(frozen=True)
@@ -184,7 +173,7 @@ class CheckedClaim:
             sides: Sides | None = getattr(finding, name, None)
             data[name] = None if sides is None else sides.to_json()
         figures = {} if finding is None else finding.figures
-        return {**data, "figures": {name: as_number(value) for name, value in figures.items()}, "seconds": self.seconds}
+        return data | {"figures": {name: as_number(value) for name, value in figures.items()}, "seconds": self.seconds}
 
 
 def check_claims(claims: Iterable[Claim], seed: int = 0) -> Iterator[CheckedClaim]:

@@ -23,12 +23,9 @@ class BoundedValue(NamedTuple):
     value: Float[Tensor, ""]
     bound: Float[Tensor, ""]
 
-
-class BetaWindow(NamedTuple):
-    """Two ends; between them, and far from both, something works."""
-
-    low: float
-    high: float
+    @property
+    def ratio(self) -> Float[Tensor, ""]:
+        return self.value / self.bound
 
 
 class LogisticMoments(NamedTuple):
@@ -191,13 +188,13 @@ def gap_deviation(beta: float, alpha: float) -> float:
     return 2 * beta * math.sqrt(alpha)
 
 
-def beta_window(n: int, alpha: float) -> BetaWindow:
-    """ln n << beta << 1 / (2 sqrt(alpha)): where q = beta (mu_a + mu_b) averages keys with Sigma_i = alpha I.
+def beta_window(n: int, alpha: float) -> tuple[float, float]:
+    """The ends of ln n << beta << 1 / (2 sqrt(alpha)), where beta (mu_a + mu_b) averages keys with Sigma_i = alpha I.
 
     Below it the other n - 2 keys weigh in; above it `gap_deviation` is no longer small.
     Source: CS224N, (c) i (S2.13), and D9.
     """
-    return BetaWindow(math.log(n), 1 / gap_deviation(1.0, alpha) if alpha else math.inf)
+    return math.log(n), 1 / gap_deviation(1.0, alpha) if alpha else math.inf
 
 
 def logistic_moments(mean: float, deviation: float) -> LogisticMoments:

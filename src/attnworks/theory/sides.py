@@ -18,15 +18,8 @@ from attnworks.core.notation import tolerance
 Relation = Literal["=", "<=", ">=", "<", ">"]
 Number = float | int | bool | Tensor
 
-_STRICT = ("<", ">")
-_SIGNS: dict[str, Callable[[Any], Any]] = {
-    "=": abs,
-    "<=": lambda gap: gap,
-    "<": lambda gap: gap,
-    ">=": operator.neg,
-    ">": operator.neg,
-}
-"""What of left - right breaks a relation."""
+_EXCESS: dict[str, Callable[[Any], Any]] = {"=": abs, "<": operator.pos, ">": operator.neg}
+"""By the first sign of a relation: the part of left - right that breaks it."""
 
 
 @dataclass(frozen=True)
@@ -41,13 +34,13 @@ class Sides:
     @property
     def holds(self) -> bool:
         """Never true of a side that is no number."""
-        return self.excess < -self.slack if self.relation in _STRICT else self.excess <= self.slack
+        return self.excess <= self.slack if "=" in self.relation else self.excess < -self.slack
 
     @property
     def excess(self) -> float:
         """By how much the relation is broken; negative where it holds strictly."""
         gap = 0.0 if self.left == self.right else self.left - self.right
-        return _SIGNS[self.relation](gap)
+        return _EXCESS[self.relation[0]](gap)
 
     def to_json(self) -> dict[str, float | str | bool]:
         """Infinity and NaN, which JSON does not have, as words that Python and JavaScript read back."""
@@ -96,12 +89,11 @@ def as_number(value: float) -> float | str:
 def _worst(left: Number, relation: Relation, right: Number, slack: float | None) -> Sides:
     L, R = torch.broadcast_tensors(*(torch.as_tensor(side, dtype=torch.float64) for side in (left, right)))
     if not L.numel():
-        raise UsageError(
-            "compare two sides", "at least one number on each", f"shape {tuple(L.shape)}", "draw another case"
-        )
+        found = f"shape {tuple(L.shape)}"
+        raise UsageError("compare two sides", "at least one number on each", found, "draw another case")
     L, R = L.flatten(), R.flatten()
     gap = torch.where(L == R, 0.0, L - R)
-    worst = int(_SIGNS[relation](gap).nan_to_num(nan=math.inf).argmax())
+    worst = int(_EXCESS[relation[0]](gap).nan_to_num(nan=math.inf).argmax())
     if slack is not None:
         return Sides(float(L[worst]), relation, float(R[worst]), slack)
     rtol, atol = tolerance(torch.float64)
@@ -110,14 +102,9 @@ def _worst(left: Number, relation: Relation, right: Number, slack: float | None)
     found = Sides(float(L[worst]), relation, float(R[worst]), slack)
     if relation != "=" or not found.holds:
         return found
-    largest = _first_of_the_largest(L)
+    # the first of those that equal the largest to six digits: the same entry however a machine rounds
+    largest = int((L.abs() >= (1 - 1e-6) * L.abs().max()).int().argmax())
     return Sides(float(L[largest]), relation, float(R[largest]), slack)
-
-
-def _first_of_the_largest(L: Tensor) -> int:
-    """The same place however a machine rounds: of entries that are equal to six digits, the first."""
-    sizes = L.abs()
-    return int((sizes >= (1 - 1e-6) * sizes.max()).int().argmax())
 
 
 def stacked(*parts: Number) -> Float[Tensor, " n"]:

@@ -107,12 +107,9 @@ def blocks_around(
     one token more comes after the centre than before.
     """
     if len(tokens) != len(windows) or place not in ("centre", "first"):
-        raise UsageError(
-            f"windows around tokens, place {place!r}",
-            "one window per token, and place 'centre' or 'first'",
-            f"{len(tokens)} tokens and {len(windows)} windows",
-            "write blocks_around(n, tokens=(4, 9), windows=(3, 2))",
-        )
+        expected, found = "one window per token, 'centre' or 'first'", f"{len(tokens)} tokens, {len(windows)} windows"
+        remedy = "write blocks_around(n, tokens=(4, 9), windows=(3, 2))"
+        raise UsageError(f"windows around tokens, place {place!r}", expected, found, remedy)
     before = [(window - 1) // 2 if place == "centre" else 0 for window in windows]
     return _disjoint(n, map(ColumnBlock, (t - w for t, w in zip(tokens, before, strict=True)), windows, tokens))
 
@@ -136,12 +133,9 @@ def _disjoint(n: int, blocks: Iterable[ColumnBlock | tuple[int, int, int]]) -> t
     for block in ordered:
         start, end_before, end = block.start, end, block.start + block.width
         if not end_before <= start <= block.column < end <= n:
-            raise UsageError(
-                f"blocks of a sequence of {n} tokens",
-                f"disjoint windows inside 0 .. {n - 1}, each with its column inside",
-                f"{block} after {end_before} tokens",
-                "move or narrow the windows",
-            )
+            expected = f"disjoint windows inside 0 .. {n - 1}, each with its column inside"
+            found = f"{block} after {end_before} tokens"
+            raise UsageError(f"blocks of a sequence of {n} tokens", expected, found, "move or narrow the windows")
     return ordered
 
 

@@ -26,13 +26,7 @@ from attnworks.theory.cases import Draws, maximise
 from attnworks.theory.claims.d_paths import LINEAR_PROGRAM_SLACK
 from attnworks.theory.collapse_cases import entrywise_gap, split_logits
 from attnworks.theory.contract import HOLDS, ClaimResult, between, statement
-from attnworks.theory.networks import (
-    collapsing_network,
-    drawn_network,
-    given_network,
-    numeric_rank,
-    self_attended,
-)
+from attnworks.theory.networks import collapsing_network, drawn_network, given_network, numeric_rank, self_attended
 from attnworks.theory.random_projection import exact_low_rank, jl_inner_dim, rows_for_error, sketch_error, union_failure
 from attnworks.theory.sides import at_most
 
@@ -90,9 +84,8 @@ def _any_range_share(X: Tensor, W_QK: Tensor, W_V: Tensor) -> Tensor:
     D = (E.amax(-1) - E.amin(-1)).amax()
     sizes = head_sizes_of(W_QK, W_V)
     left = composite((split.P @ R - r.softmax(-1) @ R) @ W_V)
-    return left / (
-        composite_bound(composite(R), sizes, 1.0, composite_factor(D)) + len(X) * rounding_of_rows(R.detach())
-    )
+    bound = composite_bound(composite(R), sizes, 1.0, composite_factor(D))
+    return left / (bound + len(X) * rounding_of_rows(R.detach()))
 
 
 def head_sizes_of(W_QK: Float[Tensor, "e e"], W_V: Float[Tensor, "e e"]) -> HeadSizes:
@@ -111,9 +104,8 @@ def _two_layer_share(draw: Draws, X: Float[Tensor, "n e"]) -> Tensor:
     network = given_network(W_QK, W_V)
     c = max(float(published_factor(sizes, network.scale)) for sizes in network.sizes)
     exit = network.run(X).exit
-    return residual_norm(exit, "composite") / (
-        published_bound(rho, c, 2) * (1 + LINEAR_PROGRAM_SLACK) + len(X) * rounding_of_rows(X)
-    )
+    bound = published_bound(rho, c, 2) * (1 + LINEAR_PROGRAM_SLACK)
+    return residual_norm(exit, "composite") / (bound + len(X) * rounding_of_rows(X))
 
 
 @statement("D6", "derived", HOLDS, heavy=True).says(
@@ -152,10 +144,9 @@ def diameter_theorem(
     shares = [network.cubic_share(X)]
     for before, after, sizes in zip(states, states[1:], network.sizes, strict=False):
         bound = diameter_bound(row_diameter(before), sizes, network.scale)
-        shares += [
-            row_diameter(after) / (bound + rounding_of_rows(before, after)),
-            bound / cubic_bound_above(before, sizes, network.scale),
-        ]
+        # above zero, also where all rows are equal already
+        cubic = cubic_bound(row_diameter(before), sizes, network.scale).clamp_min(torch.finfo(torch.float64).tiny)
+        shares += [row_diameter(after) / (bound + rounding_of_rows(before, after)), bound / cubic]
     with_skip = drawn_network(draw, e=e, heads=heads, skip=True, qk=sharpness)
     shares += with_skip.skip_shares(X)
     gap = entrywise_gap(X, draw.normal(e, e, scale=sharpness), X.mean(0))
@@ -177,15 +168,9 @@ def diameter_theorem(
     )
 
 
-def cubic_bound_above(X: Float[Tensor, "n e"], sizes: HeadSizes, scale: float) -> Float[Tensor, ""]:
-    """The cubic bound, kept above zero for rows that are equal already."""
-    return cubic_bound(row_diameter(X), sizes, scale).clamp_min(torch.finfo(torch.float64).tiny)
-
-
 def _diameter_ratio(X: Tensor, W_QK: Tensor) -> Tensor:
-    return row_diameter(self_attended(X, W_QK)) / diameter_bound(
-        row_diameter(X), head_sizes_of(W_QK, torch.eye(2, dtype=torch.float64)), 1.0
-    )
+    sizes = head_sizes_of(W_QK, torch.eye(2, dtype=torch.float64))
+    return row_diameter(self_attended(X, W_QK)) / diameter_bound(row_diameter(X), sizes, 1.0)
 
 
 @statement("D7", "derived", HOLDS).says(

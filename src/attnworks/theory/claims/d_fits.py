@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -52,21 +51,14 @@ def growing_queries_and_keys(
     Q, K = X @ fit.left, X @ fit.right
     rescaled = scaled_dot(math.sqrt((k + p) / k) * Q, K, (k + p) ** -0.5)
     before, after = head.loss(head.S), head.loss(X @ exact.Z @ X.mT * head.scale)
-    batch, kept = _two_sequences(draw, n + 2, 3), scaled_dot(Q, K, head.scale)
+    (best, mean, slope), kept = _two_sequences(draw, n + 2, 3), scaled_dot(Q, K, head.scale)
     value, formula = _least_value(draw, n + lost, n, k + p)
-    left = stacked(
-        value,
-        fit.left.mT @ fit.left,
-        rescaled,
-        torch.minimum(before, after),
-        batch.slope,
-        batch.best.minimum(batch.mean),
-    )
-    right = stacked(formula, fit.right.mT @ fit.right, kept, after, torch.zeros_like(batch.slope), batch.best)
+    left = stacked(value, fit.left.mT @ fit.left, rescaled, before.minimum(after), slope, best.minimum(mean))
+    right = stacked(formula, fit.right.mT @ fit.right, kept, after, torch.zeros_like(slope), best)
     figures = {
         "change of the loss, relative": float(after / before) - 1,
         "change of the loss with this rank": float(head.loss(kept) / before) - 1,
-        "two sequences: mean of solutions over the best": float(batch.mean / batch.best),
+        "two sequences: mean of solutions over the best": float(mean / best),
     }
     return ClaimResult(same(left, right), figures=figures)
 
@@ -82,18 +74,11 @@ def _least_value(draw: Draws, e: int, rank: int, k: int) -> tuple[Tensor, Tensor
     return misfit(B, X, fit.Z), formula
 
 
-class _TwoSequences(NamedTuple):
+def _two_sequences(draw: Draws, n: int, e: int) -> tuple[Tensor, Tensor, Tensor]:
     """Misfits of the best Z for both, by the Kronecker system, and of the mean of the two solutions; slope at the best.
 
     The slope is relative to the size of the right side of the system.
     """
-
-    best: Tensor
-    mean: Tensor
-    slope: Tensor
-
-
-def _two_sequences(draw: Draws, n: int, e: int) -> _TwoSequences:
     sequences = [(draw.normal(n, e), draw.normal(n, n)) for _ in range(2)]
     system = sum((torch.kron(X.mT @ X, X.mT @ X) for X, _ in sequences), torch.zeros(e * e, e * e).double())
     target = sum((X.mT @ B @ X for X, B in sequences), torch.zeros(e, e).double())
@@ -102,7 +87,7 @@ def _two_sequences(draw: Draws, n: int, e: int) -> _TwoSequences:
     slope = torch.autograd.grad(value, best)[0] / target.norm()
     mean = torch.stack([truncated_fit(B, X, e).Z for X, B in sequences]).mean(0)
     averaged = torch.stack([misfit(B, X, mean) for X, B in sequences]).sum()
-    return _TwoSequences(value.detach(), averaged, slope)
+    return value.detach(), averaged, slope
 
 
 @statement("D11", "derived", HOLDS).says(

@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 
 import torch
-from jaxtyping import Float
-from torch import Tensor
 
 from attnworks.exam.linalg.residual import NORMS, best_row, composite, quasi_norm_constant, residual_norm
 from attnworks.theory.cases import Draws
@@ -134,7 +132,9 @@ def rows_of_least_residual(draw: Draws, n: int = 5, e: int = 3, spread: float = 
     X = draw.normal(n, e) ** 3
     minimisers = {name: best_row(X, name) for name in NORMS}
     cases = [(NORMS[name], x) for name, x in minimisers.items()]
-    cases += [(_nuclear, minimisers["frobenius"]), (_entrywise_sum, minimisers["one"])]
+    # the nuclear norm, unitarily invariant as well, and the sum of all entries
+    cases.append((lambda M: torch.linalg.svdvals(M).sum(-1), minimisers["frobenius"]))
+    cases.append((lambda M: M.abs().sum((-2, -1)), minimisers["one"]))
     shares = []
     for norm, x in cases:
         centres = [other for other in minimisers.values() if other is not x]
@@ -144,15 +144,6 @@ def rows_of_least_residual(draw: Draws, n: int = 5, e: int = 3, spread: float = 
         at_most(torch.cat(shares), 1.0, slack=LINEAR_PROGRAM_SLACK),
         figures={f"least, {name}": float(residual_norm(X, name)) for name in ("inf", "composite")},
     )
-
-
-def _nuclear(X: Float[Tensor, "*a n e"]) -> Float[Tensor, "*a"]:
-    """The sum of singular values, unitarily invariant as well."""
-    return torch.linalg.svdvals(X).sum(-1)
-
-
-def _entrywise_sum(X: Float[Tensor, "*a n e"]) -> Float[Tensor, "*a"]:
-    return X.abs().sum((-2, -1))
 
 
 LINEAR_PROGRAM_SLACK = 1e-6

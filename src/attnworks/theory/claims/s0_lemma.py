@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import torch
-from jaxtyping import Float
 from torch import Tensor
 
 from attnworks.attention.softmax import score_range
@@ -22,7 +21,7 @@ from attnworks.theory.cases import Draws, maximise
 from attnworks.theory.collapse_cases import LARGEST_LEMMA_RANGE, entrywise_gap, row_change, split_logits
 from attnworks.theory.contract import CONDITION, FALSE, HOLDS, ClaimResult, between, statement
 from attnworks.theory.networks import drawn_network, row_and_column
-from attnworks.theory.sides import Sides, at_least, at_most, same
+from attnworks.theory.sides import Sides, at_least, at_most, same, stacked
 
 
 @statement("S0.30", "§2.4, (6)-(7)", HOLDS).says(
@@ -54,14 +53,12 @@ def scores_without_the_common_row(
     return ClaimResult(same(split.P, network.run(X).maps[0][0]))
 
 
-def two_tokens(size: float, weight: float) -> tuple[Float[Tensor, "2 1"], Float[Tensor, "1 1"]]:
-    """X = (a, -a) and W_QK = w: the mean is zero, hence r is zero too, and softmax(r)^T R with it."""
-    return torch.tensor([[size], [-size]], dtype=torch.float64), torch.tensor([[weight]], dtype=torch.float64)
-
-
 def printed_sides(size: float, weight: float, factor: float) -> tuple[Tensor, Tensor]:
-    """PX, and 1 (x^T + softmax(r)^T R) + factor D 1 softmax(r)^T R, for two tokens."""
-    X, W = two_tokens(size, weight)
+    """PX, and 1 (x^T + softmax(r)^T R) + factor D 1 softmax(r)^T R, for two tokens X = (a, -a) and W_QK = w.
+
+    Their mean is zero, hence r is zero too, and softmax(r)^T R with it.
+    """
+    X, W = stacked(size, -size)[:, None], stacked(weight)[:, None]
     x = best_row(X, "frobenius")
     split = split_logits(X, W, x)
     mixed = split.r.softmax(-1) @ split.R
@@ -94,7 +91,7 @@ def upper_side_of_the_mix(
 ) -> ClaimResult:
     """Two tokens a and -a: the right side is zero, and attention keeps them apart."""
     left, right = printed_sides(size, weight, 2.0)
-    return ClaimResult(stated=at_most(left, right), corrected=gap_within_both(draw, n, e, row_range))
+    return ClaimResult(at_most(left, right), corrected=gap_within_both(draw, n, e, row_range))
 
 
 @statement("S0.33", "§2.4", FALSE).says(
@@ -109,7 +106,7 @@ def lower_side_of_the_mix(
 ) -> ClaimResult:
     """Two tokens a and -a: the right side is zero, and attention keeps them apart."""
     left, right = printed_sides(size, weight, -1.0)
-    return ClaimResult(stated=at_least(left, right), corrected=gap_within_both(draw, n, e, row_range))
+    return ClaimResult(at_least(left, right), corrected=gap_within_both(draw, n, e, row_range))
 
 
 @statement("S0.34", "lemma A.3", CONDITION, heavy=True).says(
@@ -136,7 +133,7 @@ def attention_near_equal_rows(
     lemma = torch.cat([near.most / (1 + 2 * near.range), left])
     variation = torch.cat([change.variation / (change.range / 4).tanh() for change in (near, wide)])
     return ClaimResult(
-        stated=at_most(torch.cat([lemma, always.flatten(), variation]), 1.0),
+        at_most(torch.cat([lemma, always.flatten(), variation]), 1.0),
         without=at_most(beyond_it.most, 1 + 2 * beyond_it.range),
         figures={
             "largest range for the right side": LARGEST_LEMMA_RANGE,
@@ -181,7 +178,7 @@ def composite_norm(draw: Draws, m: int = 5, n: int = 7, power: float = 3.0) -> C
         composite(C) / ((m * n) ** 0.25 * spectral(C)),
     ]
     return ClaimResult(
-        stated=at_most(composite(A + B), composite(A) + composite(B)),
+        at_most(composite(A + B), composite(A) + composite(B)),
         corrected=at_most(torch.stack(laws), 1.0),
         figures={"sum over what a norm allows": float(K * attained), "quasi-norm constant": K},
     )
@@ -210,7 +207,7 @@ def mean_row(draw: Draws, n: int = 5, e: int = 3, power: float = 3.0) -> ClaimRe
     cross = torch.tensor([[3.0, 0.0], [-3.0, 0.0], [0.0, 1.0], [0.0, -1.0]], dtype=torch.float64)
     tie = torch.tensor([0.0, 0.5], dtype=torch.float64)
     return ClaimResult(
-        stated=at_most(torch.cat(from_mean), torch.cat(from_others)),
+        at_most(torch.cat(from_mean), torch.cat(from_others)),
         without=at_most(NORMS["inf"](residual(single)), residual_norm(single, "inf")),
         figures={
             "composite residual from the mean": float(composite(R)),
@@ -236,4 +233,4 @@ def as_a_distance(draw: Draws, m: int = 5, n: int = 7, power: float = 3.0) -> Cl
     A, B = row_and_column(m, n)
     left = torch.stack([spectral(X), composite(X), row_diameter(X + Z)])
     right = torch.stack([composite(X), (m * n) ** 0.25 * spectral(X), row_diameter(X) + row_diameter(Z)])
-    return ClaimResult(stated=at_most(left, right), without=at_most(composite(A + B), composite(A) + composite(B)))
+    return ClaimResult(at_most(left, right), without=at_most(composite(A + B), composite(A) + composite(B)))

@@ -12,11 +12,7 @@ from attnworks.attention.heads import fold_values
 from attnworks.models.multihead import Observation
 from attnworks.theory.cases import Draws
 from attnworks.theory.contract import CONDITION, FALSE, HOLDS, NOT_CHECKABLE, TYPO, ClaimResult, between, statement
-from attnworks.theory.networks import (
-    drawn_network,
-    given_network,
-    network_with_drawn_maps,
-)
+from attnworks.theory.networks import drawn_network, given_network, network_with_drawn_maps
 from attnworks.theory.sides import more, same
 from attnworks.traces.paths import path_counts
 
@@ -55,7 +51,7 @@ def sides_of_the_projections(draw: Draws, n: int = 11, e: int = 5, k: int = 3) -
     X, W_Q, W_K = draw.normal(n, e), draw.normal(e, k), draw.normal(e, k)
     printed = (W_Q.mT @ X.mT) @ (W_K.mT @ X.mT).mT
     fixed = (X @ W_Q) @ (X @ W_K).mT
-    return ClaimResult(stated=same(torch.tensor(printed.shape), n), corrected=same(torch.tensor(fixed.shape), n))
+    return ClaimResult(same(torch.tensor(printed.shape), n), corrected=same(torch.tensor(fixed.shape), n))
 
 
 @statement("S0.3", "§2.1", HOLDS).says(
@@ -87,7 +83,7 @@ def paths_without_softmax(draw: Draws, n: int = 5, e: int = 3, heads: int = 2, l
     summed, exit = network.sum_of_paths(X, maps), network.output_with_maps(X, maps)
     shifted = network.output_with_maps(X, [P + draw.normal(heads, n, 1) for P in maps])
     return ClaimResult(
-        stated=more(_gap(summed, exit) / exit.abs().max(), 0.0),
+        more(_gap(summed, exit) / exit.abs().max(), 0.0),
         corrected=same(summed, exit),
         figures={"change of the output by shifts of rows": _gap(shifted, exit)},
     )
@@ -131,7 +127,7 @@ def bias_of_all_heads(draw: Draws, n: int = 5, e: int = 7, v: int = 3, heads: in
     W, b = fold_values(W_V, W_O, b_V, layer.b_O)
     columns_of_e, rows_of_bias = 1, row.mT.shape[0]
     return ClaimResult(
-        stated=same(columns_of_e, rows_of_bias),
+        same(columns_of_e, rows_of_bias),
         corrected=same((run.maps[0] @ X @ W).sum(0) + b, run.exit),
         figures={"change without the output bias": _gap((run.maps[0] @ X @ W).sum(0) + row, run.exit)},
     )
@@ -171,9 +167,7 @@ def paths_in_printed_order(draw: Draws, n: int = 5, e: int = 3, heads: int = 2, 
     printed = network.sum_of_paths(X, run.maps, in_printed_order=True) + b
     figures = {"largest output": float(run.exit.abs().max()), "error as printed": _gap(printed, run.exit)}
     return ClaimResult(
-        stated=same(printed, run.exit),
-        corrected=same(network.sum_of_paths(X, run.maps) + b, run.exit),
-        figures=figures,
+        same(printed, run.exit), corrected=same(network.sum_of_paths(X, run.maps) + b, run.exit), figures=figures
     )
 
 
@@ -208,7 +202,7 @@ def path_decomposition(draw: Draws, n: int = 5, e: int = 3, heads: int = 2, laye
         seen = other.run(X)
         missed.append(_gap(other.sum_of_paths(X, seen.maps) + other.bias, seen.exit))
     return ClaimResult(
-        stated=same(network.sum_of_paths(X, run.maps) + b, run.exit),
+        same(network.sum_of_paths(X, run.maps) + b, run.exit),
         without=same(network.sum_of_paths(2 * X, run.maps) + b, network.run(2 * X).exit),
         figures={"paths": heads**layers, "error if there are MLPs": missed[0], "error if there are norms": missed[1]},
     )

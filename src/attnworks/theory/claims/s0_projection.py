@@ -51,7 +51,7 @@ def attention_is_low_rank(draw: Draws, n: int = 131, m: int = 11, k: int = 5, v:
     share = (errors <= _ERROR_SHARE).double().mean()
     P, V = draw.stochastic(m, m), draw.shifted_rows(m, v)
     return ClaimResult(
-        stated=at_least(share, 1.0, slack=3 / _TRIALS**0.5),
+        at_least(share, 1.0, slack=3 / _TRIALS**0.5),
         corrected=both(sampled_as_expected(draw, P, V, k), some_map_exists(P, V)),
         figures={
             "rows of the projection": rows,
@@ -96,7 +96,7 @@ def rank_of_the_sketch(draw: Draws, n: int = 31, sharpness: float = 1.0) -> Clai
         sketched(draw, M, k) for M, k in ((P, chosen), (P, n // 2), (identity, chosen), (uniform, chosen))
     )
     return ClaimResult(
-        stated=same(numeric_rank(sketch), chosen),
+        same(numeric_rank(sketch), chosen),
         without=same(numeric_rank(wider), chosen),
         figures={
             "rank of the sketch of an identity": numeric_rank(of_identity),
@@ -128,7 +128,7 @@ def softmax_by_exponentials(draw: Draws, n: int = 5, k: int = 3) -> ClaimResult:
     printed, fixed = (math.sqrt(k) * A).exp(), (A / math.sqrt(k)).exp()
     of_matrix = torch.linalg.matrix_exp(A / math.sqrt(k))
     return ClaimResult(
-        stated=same(printed @ torch.diag(1 / printed.sum(-1)), P),
+        same(printed @ torch.diag(1 / printed.sum(-1)), P),
         corrected=same(
             torch.stack([torch.diag(1 / fixed.sum(-1)) @ fixed, fixed @ torch.diag(1 / fixed.sum(0))]),
             torch.stack([P, (A / math.sqrt(k)).softmax(0)]),
@@ -164,7 +164,7 @@ def projected_inner_products(
     share = (errors.amax(-1) <= eps).double().mean()
     relative = (mixed - w).norm(dim=1).squeeze(-1) / w.norm()
     return ClaimResult(
-        stated=at_least(share, 1 - delta),
+        at_least(share, 1 - delta),
         without=at_least((relative <= eps).double().mean(), 1 - delta),
         figures={
             "rows of the projection": k,
@@ -185,7 +185,7 @@ def projected_inner_products(
 def linear_cost_by_svd(draw: Draws) -> ClaimResult:
     by_svd, dense, linformer, linear = (_growth(name) for name in ("truncated", "dense", "linformer", "linear"))
     return ClaimResult(
-        stated=at_most(min(dense.length, by_svd.length), 1.0),
+        at_most(min(dense.length, by_svd.length), 1.0),
         corrected=same(torch.tensor([linformer.length, linear.length]), 1.0),
         figures={"exponent of the length, SVD": by_svd.length, "dense attention": dense.length},
     )
@@ -217,7 +217,7 @@ statement("S0.26", "table 1, figure 2", NOT_CHECKABLE).not_computed(
 def rank_grows_as_a_logarithm(draw: Draws, n: int = 1009, eps: float = 0.5) -> ClaimResult:
     """From n to n^2 the logarithm doubles, rounding up aside: its square would grow by four."""
     few, many = published_rows(n, eps), published_rows(n**2, eps)
-    return ClaimResult(stated=same(many, 4 * few), corrected=same(many, 2 * few, slack=1.0))
+    return ClaimResult(same(many, 4 * few), corrected=same(many, 2 * few, slack=1.0))
 
 
 @statement("S0.28", "§2.3", FALSE).says(
@@ -241,7 +241,7 @@ def replacing_any_attention(draw: Draws, n: int = 131, v: int = 3) -> ClaimResul
         "one draw, diffuse": float(sketch_error(diffuse, common, rows, draw.generator)),
     }
     return ClaimResult(
-        stated=at_most(focused_error, _ERROR_SHARE), corrected=at_most(diffuse_error, _ERROR_SHARE), figures=figures
+        at_most(focused_error, _ERROR_SHARE), corrected=at_most(diffuse_error, _ERROR_SHARE), figures=figures
     )
 
 
@@ -257,7 +257,7 @@ def rank_of_softmax(draw: Draws, n: int = 29, k: int = 2, e: int = 5) -> ClaimRe
     network, X = drawn_network(draw, e=e), draw.normal(n, e)
     Y, bound = network.run(X).exit, diameter_bound(row_diameter(X), network.sizes[0], network.scale)
     return ClaimResult(
-        stated=at_most(numeric_rank(S.softmax(-1)), numeric_rank(S)),
+        at_most(numeric_rank(S.softmax(-1)), numeric_rank(S)),
         corrected=at_most(row_diameter(Y), bound, slack=rounding_of_rows(Y)),
         figures={"rank of the scores": numeric_rank(S), "rank after softmax": numeric_rank(S.softmax(-1))},
     )

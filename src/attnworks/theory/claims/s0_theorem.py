@@ -7,12 +7,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from attnworks.attention import Mask
-from attnworks.exam.linalg.bounds import (
-    LARGEST_ROW_RANGE,
-    diameter_bound,
-    published_bound,
-    row_diameter,
-)
+from attnworks.exam.linalg.bounds import LARGEST_ROW_RANGE, diameter_bound, published_bound, row_diameter
 from attnworks.exam.linalg.residual import composite, induced_one, relative_residual, residual
 from attnworks.theory.cases import Draws, maximise
 from attnworks.theory.collapse_cases import hub, hub_least, hub_mean
@@ -51,7 +46,7 @@ def residual_falls_with_depth(
     network = collapsing_network(draw, X, share=share, layers=layers, heads=heads)
     shrinking = given_network(*(size * identity.expand(3, 1, n, n) for size in (1e9, 0.1)))
     return ClaimResult(
-        stated=same(left_of_residual(network, X), 0.0),
+        same(left_of_residual(network, X), 0.0),
         without=same(left_of_residual(self_attending_network(n, layers=layers), identity), 0.0),
         figures={
             "relative residual of the input": float(relative_residual(X)),
@@ -78,7 +73,7 @@ def bound_of_one_layer(draw: Draws, layers: int = 3, c: float = 0.5, rho: float 
     repeated = start
     for _ in range(layers):
         repeated = published_bound(repeated, c)
-    return ClaimResult(stated=same(printed, once.log()), corrected=same(printed, repeated.log()))
+    return ClaimResult(same(printed, once.log()), corrected=same(printed, repeated.log()))
 
 
 @statement("S0.17", "theorem 2.2", FALSE, heavy=True).says(
@@ -104,7 +99,7 @@ def theorem_2_2(
     one_layer = drawn_network(draw, e=e).with_row_range(X, row_range)
     start, stack = (draw.normal(4, 3), draw.normal(3, 3)), drawn_network(draw, e=e, layers=layers)
     return ClaimResult(
-        stated=at_most(nearest.residual, nearest.allowed),
+        at_most(nearest.residual, nearest.allowed),
         corrected=at_most(torch.stack([one_layer.composite_share(X), stack.cubic_share(X)]), 1.0),
         figures={
             "residual from the mean row": mean.residual,
@@ -135,7 +130,7 @@ def right_side_vanishes(draw: Draws, c: float = 0.5, size: float = 2.0) -> Claim
     """c rho^2 = size > 1: the bound grows with every layer."""
     rho = torch.tensor((size / c) ** 0.5, dtype=torch.float64)
     shallow, deep = (published_bound(rho, c, layers) for layers in (1, 4))
-    return ClaimResult(stated=less(deep, shallow), corrected=converges_below_one(draw))
+    return ClaimResult(less(deep, shallow), corrected=converges_below_one(draw))
 
 
 @statement("S0.19", "§2.2", FALSE, heavy=True).says(
@@ -155,7 +150,7 @@ def transformers_lose_rank(draw: Draws, n: int = 5, e: int = 3, heads: int = 2, 
     with_skip = alone.rewired(skip=True, size=0.25)
     exit = with_skip.run(X).exit
     return ClaimResult(
-        stated=same(row_diameter(exit) / row_diameter(X), 0.0),
+        same(row_diameter(exit) / row_diameter(X), 0.0),
         corrected=at_most(torch.stack(with_skip.skip_shares(X)), 1.0),
         figures={
             "diameter of the input": float(row_diameter(X)),
@@ -185,7 +180,7 @@ def same_vector(
     network = collapsing_network(draw, X, share=share, layers=layers, heads=heads)
     causal = network.run(X, Mask(causal=True)).states
     return ClaimResult(
-        stated=same(row_diameter(network.run(X).exit) / row_diameter(X), 0.0),
+        same(row_diameter(network.run(X).exit) / row_diameter(X), 0.0),
         without=same(
             row_diameter(self_attending_network(n, layers=layers).run(identity).exit) / row_diameter(identity), 0.0
         ),
@@ -217,7 +212,7 @@ def residual_below_one(draw: Draws, rho: float = 0.2, size: float = 0.4) -> Clai
         "bound for three layers, residual above one": above_one.left,
         "bound for one layer, residual above one": above_one.right,
     }
-    return ClaimResult(stated=falls(start, size), without=falls(start, 1 / size), figures=figures)
+    return ClaimResult(falls(start, size), without=falls(start, 1 / size), figures=figures)
 
 
 statement("S0.37", "§2.4, problems 1 and 4", NOT_CHECKABLE).not_computed(

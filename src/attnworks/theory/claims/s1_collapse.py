@@ -49,7 +49,7 @@ def residual_as_rank(draw: Draws, pairs: int = 2, n: int = 5, e: int = 3, spread
     """Rows v and -v in turn: of rank one, and as far from identical rows as from zero."""
     X, Z = cancelling(draw, pairs, e), draw.shifted_rows(n, e, spread)
     return ClaimResult(
-        stated=same(frobenius(residual(X)), rank_one_error(X)),
+        same(frobenius(residual(X)), rank_one_error(X)),
         corrected=at_most(rank_one_error(Z), frobenius(residual(Z))),
         figures={"relative residual of a matrix of rank one": float(relative_residual(X))},
     )
@@ -80,7 +80,7 @@ def row_of_least_maximum(draw: Draws, n: int = 5, e: int = 3, spread: float = 1.
     from_others.append(torch.stack([half_range, entrywise_max(middle)]))
     rows = identity(n)
     return ClaimResult(
-        stated=at_most(torch.cat(least), torch.cat(from_others)),
+        at_most(torch.cat(least), torch.cat(from_others)),
         without=at_most(induced_inf(rows - best_row(rows, "max")), residual_norm(rows, "inf")),
         figures={
             "largest row sum, its own minimiser": float(residual_norm(X, "inf")),
@@ -102,7 +102,7 @@ def best_of_rank_one(draw: Draws, pairs: int = 2, n: int = 5, e: int = 3) -> Cla
     X, Z = cancelling(draw, pairs, e), draw.normal(n, e)
     rest = singular_values(Z)[1:].square().sum().sqrt()
     return ClaimResult(
-        stated=at_most(residual_norm(X, "frobenius"), rank_one_error(X)),
+        at_most(residual_norm(X, "frobenius"), rank_one_error(X)),
         corrected=same(rank_one_error(Z), rest),
         figures={
             "error of identical rows": float(residual_norm(X, "frobenius")),
@@ -126,7 +126,7 @@ def beta_by_row_sums(draw: Draws, pairs: int = 2053, n: int = 5, e: int = 3, row
     X = draw.shifted_rows(n, e)
     within = drawn_network(draw, e=e).with_row_range(X, row_range).composite_share(X)
     return ClaimResult(
-        stated=at_most(printed.residual, printed.allowed), corrected=at_most(stacked(composite.ratio, within), 1.0)
+        at_most(printed.residual, printed.allowed), corrected=at_most(stacked(composite.ratio, within), 1.0)
     )
 
 
@@ -149,7 +149,7 @@ def sum_over_heads(
     one_layer = drawn_network(draw, e=e, heads=heads).with_row_range(X, row_range)
     two_layers = drawn_network(draw, e=e, heads=heads, layers=2)
     return ClaimResult(
-        stated=at_most(broken.residual, broken.allowed),
+        at_most(broken.residual, broken.allowed),
         corrected=at_most(torch.stack([one_layer.composite_share(X), two_layers.cubic_share(X)]), 1.0),
         figures={"left over right side": broken.ratio},
     )
@@ -187,7 +187,7 @@ def skip_prevents_collapse(draw: Draws, n: int = 5, e: int = 3, share: float = 0
     grown = given_network(*(size * identity(e).expand(20, 1, e, e) for size in (0.0, 9.0)), skip=True).run(X).exit
     low, _ = skip_bounds(row_diameter(X), with_skip.sizes[0], with_skip.scale)
     return ClaimResult(
-        stated=more(relative_residual(kept[-1]), 0.0),
+        more(relative_residual(kept[-1]), 0.0),
         without=more(relative_residual(grown), 0.0),
         figures={
             "relative residual of the input": float(relative_residual(X)),
@@ -216,7 +216,7 @@ def number_of_paths(draw: Draws, n: int = 11, e: int = 5, layers: int = 6) -> Cl
     residuals = relative_residual(paths_by_length(X.unsqueeze(0), steps)[:, 0])
     most = counts.index(max(counts))
     return ClaimResult(
-        stated=at_least(residuals[most], residuals[0]),
+        at_least(residuals[most], residuals[0]),
         corrected=less(residuals[[most, -1]], residuals[0]),
         figures={
             "most paths of a length": counts[most],
@@ -241,7 +241,7 @@ def focus_reduces_rank(draw: Draws, n: int = 5, layers: int = 13) -> ClaimResult
     no_scores = given_network(*(size * identity(n).expand(1, 1, n, n) for size in (0.0, 1.0)))
     averaged = no_scores.run(draw.normal(n, n)).exit
     return ClaimResult(
-        stated=less(numeric_rank(focused.exit), numeric_rank(focused.states[0])),
+        less(numeric_rank(focused.exit), numeric_rank(focused.states[0])),
         corrected=same(torch.tensor([numeric_rank(focused.exit), numeric_rank(averaged)]), torch.tensor([n, 1])),
         figures={"rank, averaged": numeric_rank(averaged)},
     )
@@ -281,7 +281,7 @@ def least_absolute_error(draw: Draws, n: int = 5, e: int = 3, spread: float = 1.
     skewed = torch.zeros(n, e, dtype=torch.float64)
     skewed[0] = 1.0
     sums = [(skewed - best_row(skewed, name)).abs().sum() for name in ("max", "one")]
-    return ClaimResult(stated=at_most(least[:, None], from_others), without=at_most(*sums))
+    return ClaimResult(at_most(least[:, None], from_others), without=at_most(*sums))
 
 
 @statement("S1.22", "residual", CONDITION).says(
@@ -299,7 +299,7 @@ def small_residual_means_collapse(
     X, tiny = draw.shifted_rows(n, e, spread), size * identity(n + 1)
     ratios = [second_ratio(singular_values(Z)) if min(Z.shape) > 1 else torch.tensor(0.0) for Z in (X, tiny)]
     return ClaimResult(
-        stated=at_most(ratios[0], spectral(residual(X)) / spectral(X)),
+        at_most(ratios[0], spectral(residual(X)) / spectral(X)),
         without=at_most(ratios[1], spectral(residual(tiny))),
         figures={"residual of the multiple of the identity": float(spectral(residual(tiny)))},
     )

@@ -46,7 +46,7 @@ def doubly_exponential(draw: Draws, n: int = 5, e: int = 3, share: float = 0.5, 
 
     network = collapsing_network(draw, X, share=share, layers=layers)
     return ClaimResult(
-        stated=at_most(over_promise(network, X), 1.0),
+        at_most(over_promise(network, X), 1.0),
         without=at_most(over_promise(self_attending_network(n, layers=layers), identity(n)), 1.0),
         figures={f"diameter after {at} layers": float(row_diameter(Z)) for at, Z in enumerate(network.run(X).states)},
     )
@@ -67,7 +67,7 @@ def rank_converges_to_one(draw: Draws, n: int = 5, e: int = 3, share: float = 0.
     states = collapsing_network(draw, X, share=share, layers=layers).run(X).states
     ratios = [second_ratio(singular_values(Z)) for Z in states]
     return ClaimResult(
-        stated=same(numeric_rank(kept), 1),
+        same(numeric_rank(kept), 1),
         corrected=same(ratios[-1], 0.0),
         figures={
             "second over first singular value, input": float(ratios[0]),
@@ -110,7 +110,7 @@ def head_without_values(draw: Draws, n: int = 5, e: int = 3, heads: int = 2) -> 
     _, _, W_V, W_O = network.layers[0].head_first()
     printed, fixed = (run.maps[0] @ X @ W_O).sum(0), (run.maps[0] @ X @ W_V @ W_O).sum(0)
     return ClaimResult(
-        stated=same(printed, run.states[1]),
+        same(printed, run.states[1]),
         corrected=same(fixed, run.states[1]),
         figures={"distance to two layers": float((fixed - run.exit).abs().max())},
     )
@@ -156,7 +156,7 @@ def paths_of_any_matrices(draw: Draws, n: int = 5, e: int = 3, heads: int = 2, l
     network, X, maps = network_with_drawn_maps(draw, n, e, heads, layers)
     summed, exit = network.sum_of_paths(X, maps), network.output_with_maps(X, maps)
     return ClaimResult(
-        stated=more((summed - exit).abs().max() / exit.abs().max(), 0.0),
+        more((summed - exit).abs().max() / exit.abs().max(), 0.0),
         corrected=same(summed, exit),
         figures={"smallest row sum": float(torch.stack(maps).sum(-1).min())},
     )

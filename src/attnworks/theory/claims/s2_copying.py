@@ -87,18 +87,13 @@ def weight_of_the_best_key(draw: Draws, n: int = 5, d: int = 7, missing: float =
     K_level, q_level = _level(n, math.log(n - 1))
     figures = {
         "gap of scores": math.log((n - 1) / missing),
-        "tightest ratio found": maximise(lambda K, q: _ratio(copy_gap(K, q, 0)), [K, q], steps=40),
+        "tightest ratio found": maximise(lambda K, q: copy_gap(K, q, 0).ratio, [K, q], steps=40),
     }
     return ClaimResult(
         at_most(copy_gap(K, q, 0).value, missing),
         without=at_most(copy_gap(K_level, q_level, 0).value, missing),
         figures=figures,
     )
-
-
-def _ratio(sides: tuple[Tensor, Tensor]) -> Tensor:
-    value, bound = sides
-    return value / bound
 
 
 @statement("S2.4", "1 (a) iii", CONDITION, heavy=True).says(
@@ -117,7 +112,7 @@ def copy_of_one_value(draw: Draws, n: int = 5, d: int = 7, v: int = 3, gap: floa
     figures = {
         "distance from the value at a finite gap": float(error.value),
         "its bound": float(error.bound),
-        "tightest ratio found": maximise(lambda K, q, V: _ratio(copy_error(K, q, V, 0)), [K, q, V], steps=40),
+        "tightest ratio found": maximise(lambda K, q, V: copy_error(K, q, V, 0).ratio, [K, q, V], steps=40),
     }
     return ClaimResult(
         same(masked_softmax((K @ q).unsqueeze(0), only) @ V, V[:1]),

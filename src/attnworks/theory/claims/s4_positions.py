@@ -258,14 +258,9 @@ def dropout_of_positions(draw: Draws, n: int = 53, pairs: int = 32) -> ClaimResu
     plus position over 0.9, which our dropout rounds to 16 bits. Up to 6 standard errors are allowed.
     """
     words, d, p = 7, 2 * pairs, preset("base").dropout
+    heads = AttentionConfig(heads=1, d_k=2, d_v=2)
     config = TransformerConfig(
-        vocabulary=words,
-        d_e=d,
-        d_ff=3,
-        attention=AttentionConfig(heads=1, d_k=2, d_v=2),
-        encoder_layers=1,
-        decoder_layers=0,
-        dropout=p,
+        vocabulary=words, d_e=d, d_ff=3, attention=heads, encoder_layers=1, decoder_layers=0, dropout=p
     )
     model, tokens, entering = filled(draw, lambda: build(config)), draw.integers(1, n, below=words), []
     assert model.source_embedding is not None

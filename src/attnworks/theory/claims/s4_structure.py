@@ -168,12 +168,9 @@ def one_block(draw: Draws, n: int, w: int) -> Tensor:
 @between(n=(5, 13), eps=(0.01, 0.3), budget=(1, 5))
 def errors_within_a_budget(draw: Draws, n: int = 5, eps: float = 0.02, budget: int = 3) -> ClaimResult:
     R = draw.normal(n, n)
-    few, all_of_them = (_count_and_size(small_errors(R, eps, allowed)) for allowed in (budget, None))
+    few, all_of_them = (small_errors(R, eps, allowed) for allowed in (budget, None))
+    few, all_of_them = (stacked((E != 0).sum(), E.abs().max()) for E in (few, all_of_them))
     return ClaimResult(at_most(few, stacked(budget, eps)), without=at_most(all_of_them, stacked(budget, eps)))
-
-
-def _count_and_size(E: Tensor) -> Tensor:
-    return stacked((E != 0).sum(), E.abs().max())
 
 
 @statement("S4.136", "§3.1.1, figure 13", CONDITION).says(
@@ -216,7 +213,7 @@ def parameters_of_the_bands(draw: Draws, n: int = 7, w: int = 2, p: float = 0.5)
 @between(w=(2, 4), before=(0, 5), after=(0, 5))
 def direct_sum_of_blocks(draw: Draws, w: int = 3, before: int = 2, after: int = 2) -> ClaimResult:
     n = before + w + after
-    summed = _direct_sum(before, w, after)
+    summed = torch.block_diag(identity_map(before, dtype=F64), _printed_block(w), identity_map(after, dtype=F64))
     first, last = (column_blocks(n, [ColumnBlock(before, w, before + c)], dtype=F64) for c in (0, w - 1))
     ranks = numerical_rank(singular_values(torch.stack([first, last])))
     return ClaimResult(
@@ -236,10 +233,6 @@ def _same_rows(A: Tensor, B: Tensor) -> Tensor:
 
 def _printed_block(w: int) -> Tensor:
     return assignment(torch.zeros(w, dtype=torch.long), w, dtype=F64)
-
-
-def _direct_sum(before: int, w: int, after: int) -> Tensor:
-    return torch.block_diag(identity_map(before, dtype=F64), _printed_block(w), identity_map(after, dtype=F64))
 
 
 @statement("S4.139", "§3.1.2", TYPO).says(

@@ -115,14 +115,8 @@ def most_probable_by_conditionals(draw: Draws, words: int = 3, length: int = 3) 
 )
 @between(n=(1, 13), length=(2, 13), words=(2, 23))
 def prediction_from_what_came_before(draw: Draws, n: int = 5, length: int = 7, words: int = 11) -> ClaimResult:
-    config = TransformerConfig(
-        vocabulary=words,
-        d_e=6,
-        d_ff=7,
-        attention=AttentionConfig(heads=2, d_k=3, d_v=3),
-        encoder_layers=1,
-        decoder_layers=1,
-    )
+    heads = AttentionConfig(heads=2, d_k=3, d_v=3)
+    config = TransformerConfig(vocabulary=words, d_e=6, d_ff=7, attention=heads, encoder_layers=1, decoder_layers=1)
     model = filled(draw, lambda: build(config), scale=0.5)
     x, y = draw.integers(1, n, below=words), draw.integers(1, length, below=words)
     t = int(draw.integers(1, below=length - 1)) + 1

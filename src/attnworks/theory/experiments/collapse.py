@@ -29,6 +29,7 @@ from attnworks.exam.linalg.residual import composite, relative_residual, residua
 from attnworks.exam.linalg.spectrum import second_ratio, singular_values
 from attnworks.theory.experiments import figures
 from attnworks.theory.experiments.contract import ResultTable, three_digits
+from attnworks.theory.experiments.figures import BLUE, GREEN, GREY, ORANGE, PINK, SKY, YELLOW
 from attnworks.theory.experiments.random_network import NetworkExperiment, check_size
 
 ALONE, SKIP = "attention alone", "skip"
@@ -172,9 +173,10 @@ def _one_seed(experiment: CollapseExperiment, wiring: str, seed: int) -> list[Co
     states = network.states(experiment.draw_input(seed))
     check_size(states[-1])
     sizes = [head_sizes(layer.W_Q, layer.W_K, layer.W_V, layer.W_O) for layer in network.attentions]
-    bounds = _of_attention_alone if wiring == ALONE else _of_skip if wiring == SKIP else _none
-    bounds_by_layer = bounds(states, sizes, experiment.scale)
-    return [CollapseRow(wiring, layer, **_measured(Z), **bounds_by_layer[layer]) for layer, Z in enumerate(states)]
+    bounds: list[dict[str, float]] = [{}] * len(states)
+    if wiring in (ALONE, SKIP):
+        bounds = (_of_attention_alone if wiring == ALONE else _of_skip)(states, sizes, experiment.scale)
+    return [CollapseRow(wiring, layer, **_measured(Z), **bounds[layer]) for layer, Z in enumerate(states)]
 
 
 def _measured(Z: Float[Tensor, "1 n e"]) -> dict[str, float]:
@@ -187,16 +189,9 @@ def _measured(Z: Float[Tensor, "1 n e"]) -> dict[str, float]:
     }
 
 
-def _none(states: list[Tensor], sizes: list[HeadSizes], scale: float) -> list[dict[str, float]]:
-    return [{} for _ in states]
-
-
 def _of_skip(states: list[Tensor], sizes: list[HeadSizes], scale: float) -> list[dict[str, float]]:
-    found: list[dict[str, float]] = [{}]
-    for Z, size in zip(states, sizes, strict=False):
-        low, high = skip_bounds(row_diameter(Z), size, scale)
-        found.append({"skip_low": low.item(), "skip_high": high.item()})
-    return found
+    bounds = [skip_bounds(row_diameter(Z), size, scale) for Z, size in zip(states, sizes, strict=False)]
+    return [{}, *({"skip_low": low.item(), "skip_high": high.item()} for low, high in bounds)]
 
 
 def _of_attention_alone(states: list[Tensor], sizes: list[HeadSizes], scale: float) -> list[dict[str, float]]:
@@ -233,9 +228,7 @@ def _median(rows: Iterable[CollapseRow]) -> CollapseRow:
     return CollapseRow(rows[0].wiring, rows[0].layer, **values)  # pyright: ignore[reportArgumentType]
 
 
-_WIRING_COLOURS = dict(
-    zip(WIRINGS, (figures.ORANGE, figures.YELLOW, figures.PINK, figures.BLUE, figures.SKY, figures.GREEN), strict=True)
-)
+_WIRING_COLOURS = dict(zip(WIRINGS, (ORANGE, YELLOW, PINK, BLUE, SKY, GREEN), strict=True))
 
 
 def _of(rows: Sequence[CollapseRow], wiring: str) -> list[CollapseRow]:
@@ -263,7 +256,7 @@ def _shade_noise(axis: Any) -> None:
     axis.axhspan(_ROUNDING_FLOOR / 20, _ROUNDING_FLOOR, color="#eeeeee", zorder=0)
     axis.yaxis.set_minor_locator(NullLocator())
     figures.note(
-        axis, "rounding", axis.get_xlim()[0], _ROUNDING_FLOOR / 4.5, figures.GREY, (4, 0), va="center", path_effects=[]
+        axis, "rounding", axis.get_xlim()[0], _ROUNDING_FLOOR / 4.5, GREY, (4, 0), va="center", path_effects=[]
     )
 
 
@@ -278,20 +271,16 @@ def _bound(axis: Any, rows: Sequence[CollapseRow], field: str, colour: str) -> l
 def _draw_bounds(axis: Any, rows: Sequence[CollapseRow], measured: str, bound: str) -> None:
     """What was measured, as far as it is above rounding, with its bounds; that from the input may leave the picture."""
     axis.set_yscale("log")
-    _fall(axis, rows, measured, figures.ORANGE)
-    before = _bound(axis, rows, bound, figures.BLUE)
-    _bound(axis, rows, f"{bound}_from_input", figures.GREY)
+    _fall(axis, rows, measured, ORANGE)
+    before = _bound(axis, rows, bound, BLUE)
+    _bound(axis, rows, f"{bound}_from_input", GREY)
     shown = [
         (row.layer, getattr(row, measured)) for row in rows if getattr(row, measured) > _noise(row, measured)
     ] + before
     axis.set_xlim(right=min(max(layer for layer, _ in shown) + 2, rows[-1].layer) + 0.15)
     axis.set_ylim(top=max(value for _, value in shown) * 1e6)
     _shade_noise(axis)
-    names = {
-        "measured": figures.ORANGE,
-        "bound from the layer before": figures.BLUE,
-        "bound from the input alone": figures.GREY,
-    }
+    names = {"measured": ORANGE, "bound from the layer before": BLUE, "bound from the input alone": GREY}
     for place, (name, colour) in enumerate(names.items()):
         axis.annotate(
             name, (0.02, 0.1 + 0.065 * place), xycoords="axes fraction", color=colour, fontsize=figures.SMALL_FONT
@@ -299,15 +288,11 @@ def _draw_bounds(axis: Any, rows: Sequence[CollapseRow], measured: str, bound: s
 
 
 def _draw_skip(axis: Any, rows: Sequence[CollapseRow]) -> None:
-    axis.plot([row.layer for row in rows], [row.diameter for row in rows], color=figures.BLUE, **figures.LINE_STYLE)
-    low, high = (_bound(axis, rows, field, figures.GREY) for field in ("skip_low", "skip_high"))
+    axis.plot([row.layer for row in rows], [row.diameter for row in rows], color=BLUE, **figures.LINE_STYLE)
+    low, high = (_bound(axis, rows, field, GREY) for field in ("skip_low", "skip_high"))
     if high[-1][1] > 1e3 * rows[0].diameter:
         axis.set_yscale("log")
     else:
         axis.set_ylim(bottom=0)
-    ends = {
-        "at most": (high[-1][1], figures.GREY),
-        "measured": (rows[-1].diameter, figures.BLUE),
-        "at least": (low[-1][1], figures.GREY),
-    }
+    ends = {"at most": (high[-1][1], GREY), "measured": (rows[-1].diameter, BLUE), "at least": (low[-1][1], GREY)}
     figures.name_right(axis, ends)

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Generic, TypeVar
 
+from attnworks.core.checks import integer
+
 ExperimentRow = TypeVar("ExperimentRow")
 
 
@@ -25,6 +27,11 @@ class ResultTable:
 @dataclass(frozen=True, kw_only=True)
 class TheoryExperiment(ABC, Generic[ExperimentRow]):
     """The options of an experiment, checked; a subclass is a frozen dataclass, and so are its rows."""
+
+    def check_integers(self, **ranges: tuple[int, int]) -> None:
+        """Refuse options that are not whole numbers in their ranges, ends included."""
+        for name, (low, high) in ranges.items():
+            integer(name, getattr(self, name), low, high)
 
     @abstractmethod
     def run(self) -> list[ExperimentRow]:

@@ -14,22 +14,10 @@ from jaxtyping import Float
 from torch import Tensor
 
 from attnworks.attention.sketched import sketch_error_formula
-from attnworks.core.checks import integer, number
+from attnworks.core.checks import number
+from attnworks.theory.experiments import figures
 from attnworks.theory.experiments.contract import ResultTable, TheoryExperiment
-from attnworks.theory.experiments.figures import (  # fmt: skip
-    BLUE,
-    BOUND_STYLE,
-    GREEN,
-    GREY,
-    ORANGE,
-    YELLOW,
-    name_right,
-    note,
-    panels,
-    plain_ticks,
-    save_figure,
-    title,
-)
+from attnworks.theory.experiments.figures import BLUE, GREEN, GREY, ORANGE, YELLOW
 from attnworks.theory.random_projection import published_rows, sketch_error
 
 _SHARP, _DIFFUSE = 4.0, 1.0
@@ -73,10 +61,7 @@ class ProjectionExperiment(TheoryExperiment[ProjectionRow]):
     seed: int = 0
 
     def __post_init__(self) -> None:
-        integer("tokens", self.tokens, 2, 1024)
-        integer("values", self.values, 1, 1024)
-        integer("draws", self.draws, 2, 10_000)
-        integer("seed", self.seed, 0, 2**60)
+        self.check_integers(tokens=(2, 1024), values=(1, 1024), draws=(2, 10_000), seed=(0, 2**60))
         number("epsilon", self.epsilon, 0.1, 0.9)
 
     @property
@@ -130,9 +115,9 @@ class ProjectionExperiment(TheoryExperiment[ProjectionRow]):
 
     def draw(self, rows: Sequence[ProjectionRow], folder: Path) -> None:
         """Relative error against k: dots are measured, bars run from the 10th to 90th percentile, lines are exact."""
-        figure, (axes,) = panels(1, 2, 5.4, 4.2, folder, sharey=True)
+        figure, (axes,) = figures.panels(1, 2, 5.4, 4.2, folder, sharey=True)
         for axis, values in zip(axes, _VALUE_MEANS, strict=True):
-            title(axis, f"values {values}")
+            figures.title(axis, f"values {values}")
             axis.set(xscale="log", yscale="log")
             for name, colour in _MAP_COLOURS.items():
                 found = [row for row in rows if row.values == values and row.attention == name]
@@ -140,19 +125,20 @@ class ProjectionExperiment(TheoryExperiment[ProjectionRow]):
                 axis.plot(k, [row.expected for row in found], color=colour, linewidth=1.5)
                 axis.plot(k, [row.error for row in found], "o", markersize=4, color=colour)
                 axis.vlines(k, [row.low for row in found], [row.high for row in found], color=colour, linewidth=1)
-            axis.axhline(self.epsilon, color=GREY, **BOUND_STYLE)
-            axis.axvline(self.published_k, color=GREY, **BOUND_STYLE)
-            plain_ticks(axis.xaxis, [2**power for power in range(1, (8 * self.tokens).bit_length(), 2)])
+            axis.axhline(self.epsilon, color=GREY, **figures.BOUND_STYLE)
+            axis.axvline(self.published_k, color=GREY, **figures.BOUND_STYLE)
+            figures.plain_ticks(axis.xaxis, [2**power for power in range(1, (8 * self.tokens).bit_length(), 2)])
             axis.set_xlabel("dimensions k of the projection", fontsize=9.5)
         axes[0].set_ylabel("relative error of P V", fontsize=9.5)
-        plain_ticks(axes[0].yaxis, [0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10])
+        figures.plain_ticks(axes[0].yaxis, [0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10])
         for axis, values in zip(axes, _VALUE_MEANS, strict=True):
             last = [row for row in rows if row.values == values and row.k == max(self.dimensions)]
-            name_right(axis, {row.attention: (row.expected, _MAP_COLOURS[row.attention]) for row in last}, gap=0.055)
-        top = axes[0].get_ylim()[1]
-        note(axes[0], f"the printed k = {self.published_k} ", self.published_k, top, GREY, (0, 0), ha="right", va="top")
-        note(axes[0], f"asked for: {self.epsilon:g}", 2, self.epsilon, GREY, (0, 4))
-        save_figure(figure, folder)
+            ends = {row.attention: (row.expected, _MAP_COLOURS[row.attention]) for row in last}
+            figures.name_right(axis, ends, gap=0.055)
+        k, top = self.published_k, axes[0].get_ylim()[1]
+        figures.note(axes[0], f"the printed k = {k} ", k, top, GREY, (0, 0), ha="right", va="top")
+        figures.note(axes[0], f"asked for: {self.epsilon:g}", 2, self.epsilon, GREY, (0, 4))
+        figures.save_figure(figure, folder)
 
 
 def _named(rows: Iterable[ProjectionRow]) -> str:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from attnworks.core.checks import integer, number
+from attnworks.core.checks import number
 from attnworks.core.errors import UsageError
 from attnworks.models.block import PureAttention
 from attnworks.models.build import build
@@ -33,20 +33,12 @@ class NetworkExperiment(TheoryExperiment[ExperimentRow]):
     seed: int = 0
 
     def __post_init__(self) -> None:
-        for name, least, most in (
-            ("layers", 1, 64),
-            ("heads", 1, 64),
-            ("width", 1, 1024),
-            ("tokens", 2, 1024),
-            ("seeds", 1, 1000),
-        ):
-            integer(name, getattr(self, name), least, most)
-        integer("seed", self.seed, 0, 2**60)
+        self.check_integers(layers=(1, 64), heads=(1, 64), width=(1, 1024), tokens=(2, 1024))
+        self.check_integers(seeds=(1, 1000), seed=(0, 2**60))
         number("weights", self.weights, 1e-3, 1e3)
         if self.width % self.heads:
-            raise UsageError(
-                f"{self.heads} equal heads", f"a width that {self.heads} divides", str(self.width), "choose another"
-            )
+            expected = f"a width that {self.heads} divides"
+            raise UsageError(f"{self.heads} equal heads", expected, str(self.width), "choose another")
 
     @property
     def scale(self) -> float:
@@ -57,10 +49,10 @@ class NetworkExperiment(TheoryExperiment[ExperimentRow]):
         """The network of a seed, in float64; its attention layers do not depend on the wiring."""
         d = self.width // self.heads
         attention = AttentionConfig(heads=self.heads, d_k=d, d_v=d, bias=False)
-        everything = PureConfig(d_e=self.width, layers=self.layers, attention=attention, skip=True, mlp=True, norm=True)
         wired = PureConfig(d_e=self.width, layers=self.layers, attention=attention, skip=skip, mlp=mlp, norm=norm)
         network = build(wired, seed=seed).double()
-        network.load_state_dict(build(everything, seed=seed).state_dict(), strict=False)
+        everything = build(replace(wired, skip=True, mlp=True, norm=True), seed=seed)
+        network.load_state_dict(everything.state_dict(), strict=False)
         assert isinstance(network, PureAttention)
         with torch.no_grad():
             for layer in network.attentions:
@@ -77,6 +69,5 @@ class NetworkExperiment(TheoryExperiment[ExperimentRow]):
 def check_size(output: Float[Tensor, "1 n e"]) -> None:
     """Refuse networks so large that the squares of their numbers overflow."""
     if not bool(output.abs().max() < 1e150):
-        raise UsageError(
-            "the output of the network", "numbers whose squares float64 can hold", "more", "take smaller weights"
-        )
+        expected = "numbers whose squares float64 can hold"
+        raise UsageError("the output of the network", expected, "more", "take smaller weights")

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 
 import torch
@@ -16,6 +17,7 @@ from attnworks.core.checks import integer
 from attnworks.core.errors import UsageError
 from attnworks.theory.experiments import figures
 from attnworks.theory.experiments.contract import ResultTable, TheoryExperiment, three_digits
+from attnworks.theory.experiments.figures import BLUE, GREEN, ORANGE
 from attnworks.traces.maps import Row as Sums
 from attnworks.traces.maps import attend_rows, row_statistics
 
@@ -26,12 +28,11 @@ _SCALES: dict[str, Callable[[int], float]] = {
 }
 _LOST_GRADIENT = 0.01
 """A row of attention whose Jacobian is smaller learns next to nothing."""
-
-
 _MAX_QUERY_NUMBERS = 2**25
 """A quarter of a gigabyte of numbers."""
 
-_SCALE_NAMES = {"unscaled": "no scale", "1/sqrt(k)": "1/√k", "1/k": "1/k"}
+_SCALE_LINES = {"unscaled": ("no scale", ORANGE), "1/sqrt(k)": ("1/√k", BLUE), "1/k": ("1/k", GREEN)}
+"""Scale -> its name and its colour in the figure."""
 
 
 @dataclass(frozen=True)
@@ -63,16 +64,10 @@ class GradientExperiment(TheoryExperiment[GradientRow]):
             raise UsageError("widths of keys", "at least one", "none", "write for instance 16,64,256")
         for width in self.widths:
             integer("width", width, 1, 65_536)
-        integer("tokens", self.tokens, 2, 4096)
-        integer("seeds", self.seeds, 1, 1000)
-        integer("seed", self.seed, 0, 2**60)
-        if max(self.widths) * self.tokens > _MAX_QUERY_NUMBERS:
-            raise UsageError(
-                f"{self.tokens:,} tokens with keys of width {max(self.widths):,}",
-                f"at most {_MAX_QUERY_NUMBERS:,} numbers",
-                f"{max(self.widths) * self.tokens:,}",
-                "take fewer tokens or narrower keys",
-            )
+        self.check_integers(tokens=(2, 4096), seeds=(1, 1000), seed=(0, 2**60))
+        if (numbers := max(self.widths) * self.tokens) > _MAX_QUERY_NUMBERS:
+            asked, most = f"{self.tokens:,} tokens with keys of width {max(self.widths):,}", f"{_MAX_QUERY_NUMBERS:,}"
+            raise UsageError(asked, f"at most {most} numbers", f"{numbers:,}", "take fewer tokens or narrower keys")
 
     def run(self) -> list[GradientRow]:
         """Every scale at every width."""
@@ -93,12 +88,8 @@ class GradientExperiment(TheoryExperiment[GradientRow]):
         )  # fmt: skip
         for width in sorted({row.width for row in rows}):
             found = {row.scale: row for row in rows if row.width == width}
-            cells = [
-                cell
-                for scale in scales
-                for cell in (three_digits(found[scale].median), f"{found[scale].share_lost:.1%}")
-            ]
-            table.add_row(str(width), *cells)
+            pairs = ((three_digits(found[scale].median), f"{found[scale].share_lost:.1%}") for scale in scales)
+            table.add_row(str(width), *chain.from_iterable(pairs))
         return [table]
 
     def sentences(self, rows: Sequence[GradientRow]) -> list[str]:
@@ -118,19 +109,19 @@ class GradientExperiment(TheoryExperiment[GradientRow]):
         """The norm of the gradient, the share of rows without one, and the entropy of attention."""
         figure, (axes,) = figures.panels(1, 3, 4.2, 3.7, folder)
         widths = sorted({row.width for row in rows})
-        for axis, field, words in zip(
-            axes,
-            ("median", "share_lost", "entropy"),
-            ("gradient of softmax, median", "rows with a gradient below 0.01", "entropy: 1 is uniform attention"),
-            strict=True,
-        ):
-            figures.title(axis, words)
+        titles = {
+            "median": "gradient of softmax, median",
+            "share_lost": "rows with a gradient below 0.01",
+            "entropy": "entropy: 1 is uniform attention",
+        }
+        for axis, (field, text) in zip(axes, titles.items(), strict=True):
+            figures.title(axis, text)
             axis.set_xscale("log")
             ends: dict[str, tuple[float, str]] = {}
-            for scale, colour in _SCALE_COLOURS.items():
+            for scale, (name, colour) in _SCALE_LINES.items():
                 values = [getattr(row, field) for row in rows if row.scale == scale]
                 axis.plot(widths, values, color=colour, **figures.LINE_STYLE)
-                ends[_SCALE_NAMES[scale]] = (values[-1], colour)
+                ends[name] = (values[-1], colour)
             if field == "median":
                 axis.set_yscale("log")
             else:
@@ -153,6 +144,3 @@ def _row(width: int, name: str, S: torch.Tensor) -> GradientRow:
         (norms < _LOST_GRADIENT).double().mean().item(),
         found.entropy.mean().item() / math.log(S.shape[-1]),
     )
-
-
-_SCALE_COLOURS = {"unscaled": figures.ORANGE, "1/sqrt(k)": figures.BLUE, "1/k": figures.GREEN}

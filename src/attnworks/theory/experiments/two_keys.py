@@ -14,11 +14,12 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from attnworks.core.checks import integer, number
+from attnworks.core.checks import number
 from attnworks.core.errors import UsageError
 from attnworks.theory import retrieval
 from attnworks.theory.experiments import figures
 from attnworks.theory.experiments.contract import ResultTable, TheoryExperiment
+from attnworks.theory.experiments.figures import BLUE, GREEN, GREY, ORANGE
 
 _MAX_KEY_NUMBERS = 2**27
 """A gigabyte of numbers."""
@@ -69,18 +70,11 @@ class TwoKeysExperiment(TheoryExperiment[TwoKeysRow]):
             raise UsageError("betas", "at least one", "none", "write for instance 2,10,50")
         for beta in self.betas:
             number("beta", beta, 1e-3, 1e4)
-        integer("keys", self.keys, 3, 512)
-        integer("values", self.values, 1, 1024)
-        integer("draws", self.draws, 2, 1_000_000)
-        integer("seed", self.seed, 0, 2**60)
+        self.check_integers(keys=(3, 512), values=(1, 1024), draws=(2, 1_000_000), seed=(0, 2**60))
         number("noise", self.noise, 0.0, 1.0)
-        if self.draws * self.keys**2 > _MAX_KEY_NUMBERS:
-            raise UsageError(
-                f"{self.draws:,} draws of {self.keys} keys",
-                f"at most {_MAX_KEY_NUMBERS:,} numbers",
-                f"{self.draws * self.keys**2:,}",
-                "take fewer draws or keys",
-            )
+        if (numbers := self.draws * self.keys**2) > _MAX_KEY_NUMBERS:
+            asked = f"{self.draws:,} draws of {self.keys} keys"
+            raise UsageError(asked, f"at most {_MAX_KEY_NUMBERS:,} numbers", f"{numbers:,}", "take fewer draws or keys")
 
     def run(self) -> list[TwoKeysRow]:
         """Every beta, with keys of its own."""
@@ -121,33 +115,30 @@ class TwoKeysExperiment(TheoryExperiment[TwoKeysRow]):
         figures.title(variance, "variance of the output, over |v_a - v_b|²")
         for axis in (one, two, variance):
             axis.set_xscale("log")
-            figures.plain_ticks(
-                axis.xaxis, [beta for beta in (0.5, 1, 2, 4, 8, 16, 32, 64, 128) if betas[0] <= beta <= betas[-1]]
-            )
+            ticks = [beta for beta in (0.5, 1, 2, 4, 8, 16, 32, 64, 128) if betas[0] <= beta <= betas[-1]]
+            figures.plain_ticks(axis.xaxis, ticks)
             axis.set_xlim(betas[0] / 1.1, betas[-1] * 1.1)
             axis.set_xlabel("length β of the query", fontsize=9.5)
         for axis, a, b in ((one, "one_a", "one_b"), (two, "two_a", "two_b")):
             axis.set_ylim(-0.02, 1.02)
             ends = {}
-            for field, colour, name in ((b, figures.BLUE, "b"), (a, figures.ORANGE, "a, its key varies")):
+            for field, colour, name in ((b, BLUE, "b"), (a, ORANGE, "a, its key varies")):
                 weights = [getattr(row, field) for row in rows]
                 axis.plot(betas, [weight.mean for weight in weights], "o", markersize=4, color=colour)
                 axis.plot(betas, [weight.expected for weight in weights], color=colour, linewidth=1.5)
                 ends[name] = (weights[-1].expected, colour)
             low, high = ([getattr(getattr(row, a), end) for row in rows] for end in ("low", "high"))
-            axis.fill_between(betas, low, high, color=figures.ORANGE, alpha=0.15, linewidth=0)
+            axis.fill_between(betas, low, high, color=ORANGE, alpha=0.15, linewidth=0)
             figures.name_right(axis, ends)
-        figures.note(
-            one, "a in eight of ten draws", betas[-1], 0.0, figures.ORANGE, (-4, 22), ha="right", path_effects=[]
-        )
-        spreads = {"one head": ("one_variance", figures.ORANGE), "two heads": ("two_variance", figures.GREEN)}
+        figures.note(one, "a in eight of ten draws", betas[-1], 0.0, ORANGE, (-4, 22), ha="right", path_effects=[])
+        spreads = {"one head": ("one_variance", ORANGE), "two heads": ("two_variance", GREEN)}
         for field, colour in spreads.values():
             variance.plot(betas, [getattr(row, field) for row in rows], "o", markersize=4, color=colour)
             variance.plot(betas, [getattr(row, f"{field}_expected") for row in rows], color=colour, linewidth=1.5)
-        variance.axhline(0.25, color=figures.GREY, **figures.BOUND_STYLE)
+        variance.axhline(0.25, color=GREY, **figures.BOUND_STYLE)
         variance.set_ylim(0, 0.28)
         ends = {name: (getattr(rows[-1], f"{field}_expected"), colour) for name, (field, colour) in spreads.items()}
-        figures.name_right(variance, {**ends, "a or b by chance": (0.25, figures.GREY)})
+        figures.name_right(variance, {**ends, "a or b by chance": (0.25, GREY)})
         figures.save_figure(figure, folder)
 
 
@@ -173,16 +164,8 @@ class KeyWeight:
 def _row(beta: float, V: Float[Tensor, "n v"], experiment: TwoKeysExperiment, source: torch.Generator) -> TwoKeysRow:
     n = experiment.keys
     mu = torch.eye(n, dtype=torch.float64)
-    drawn = retrieval.simulate_retrieval(
-        mu,
-        retrieval.stretched_covariances(mu, experiment.noise, A),
-        V,
-        beta,
-        experiment.draws,
-        a=A,
-        b=B,
-        generator=source,
-    )
+    Sigma = retrieval.stretched_covariances(mu, experiment.noise, A)
+    drawn = retrieval.simulate_retrieval(mu, Sigma, V, beta, experiment.draws, a=A, b=B, generator=source)
     apart = float((V[A] - V[B]).square().sum())
     others = beta + math.log1p((n - 2) * math.exp(-beta))
     mean_a = retrieval.logistic_moments(beta - others, beta / math.sqrt(2)).mean

@@ -24,6 +24,7 @@ from attnworks.attention.mask import Mask
 from attnworks.core.checks import number
 from attnworks.theory.experiments import figures
 from attnworks.theory.experiments.contract import ResultTable, TheoryExperiment
+from attnworks.theory.experiments.figures import BLUE, GREY, ORANGE
 
 _WORD = "bank"
 _WORD_POINTS = {"river": (-1.0, 0.2), "money": (1.0, 0.2), _WORD: (0.1, 0.9)}
@@ -113,7 +114,7 @@ class ContextExperiment(TheoryExperiment[ContextRow]):
             axis.grid(False)
             axis.spines[:].set_visible(False)
             _draw_space(axis, [row for row in rows if row.space == space])
-        figures.note(axes[0], "it cannot leave this triangle", 0.0, 0.2, figures.GREY, (0, 5), ha="center")
+        figures.note(axes[0], "it cannot leave this triangle", 0.0, 0.2, GREY, (0, 5), ha="center")
         figures.save_figure(figure, folder)
 
 
@@ -135,7 +136,7 @@ def _row(space: str, words: tuple[str, ...], W_q: Tensor, W_k: Tensor, W_v: Tens
     )
 
 
-_SENTENCE_COLOURS = (figures.BLUE, figures.ORANGE, "#555555")
+_SENTENCE_COLOURS = (BLUE, ORANGE, "#555555")
 
 
 def _draw_space(axis: Any, rows: Sequence[ContextRow]) -> None:
