@@ -80,7 +80,7 @@ def maximise(
 def over_supports(
     H: Float[Tensor, "n n"], side: int, eps: float, budget: int, power: int
 ) -> Float[Tensor, " supports"]:
-    """sum |h - x|^power of the best X = B + E for each choice of `budget` places of E outside of the band."""
+    """For each choice of `budget` places outside the band for E: sum |h - x|^power of the best X = B + E."""
     sizes = H[~band_mask(len(H), side, side)].abs()
     sums = []
     for support in combinations(range(len(sizes)), min(budget, len(sizes))):
@@ -108,7 +108,7 @@ def all_blocks(n: int) -> Int[Tensor, "m {n}"]:
 def distances(
     H: Float[Tensor, "n n"], maps: Int[Tensor, "*a n"], eps: float, budget: int | None = None
 ) -> Float[Tensor, "*a"]:
-    """sum_ij |h - p - e| of each map, e being h - p clipped to +-eps at the `budget` largest, or everywhere."""
+    """sum_ij |h - p - e| of each map. Here e is h - p clipped to +-eps at the `budget` largest, or everywhere."""
     # [*a n*n]
     D = (H - assignment(maps, H.shape[-1], dtype=H.dtype)).abs().flatten(-2)
     forgiven = D.clamp_max(eps).sort(-1, descending=True).values[..., :budget]

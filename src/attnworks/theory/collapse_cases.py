@@ -18,7 +18,7 @@ LARGEST_LEMMA_RANGE = 1.25643
 
 
 class BrokenBound(NamedTuple):
-    """A residual of attention's output, and what a published bound allows it to be."""
+    """A residual of the output of attention, and its published bound."""
 
     residual: float
     allowed: float
@@ -32,7 +32,7 @@ class BrokenBound(NamedTuple):
 
 
 class Hub(NamedTuple):
-    """A hub that all rows attend to, n // 2 active rows that attend to themselves even more, and idle rows.
+    """A hub that all rows attend to, n // 2 active rows that attend more to themselves, and idle rows.
 
     X = R + (r / w) 1 e_0^T with R_00 = 1, R_ii = 1 for the active rows i, and zero elsewhere. Scores are w X X^T, that
     is W_QK = w I, and W_V = I. Up to a number per row they are r for the hub, plus w for the hub and every active row
@@ -125,7 +125,7 @@ def row_distances(case: Hub) -> Float[Tensor, " 4"]:
 def hub_mean(case: Hub) -> BrokenBound:
     """||SA(X) - 1 y^T||_{1,inf} with y the mean row, and the published bound 4 w rho^3 with rho from the mean of X.
 
-    Of X every column but for a shift is a unit vector: column sums 2 (1 - 1/n), row sums at most 1 - 1/n + active / n.
+    Every column of X is a unit vector, up to a shift: column sums 2 (1 - 1/n), row sums at most 1 - 1/n + active / n.
     Source: S0.17, for residuals from the mean row, as Xie 2021 defines them.
     """
     n, active = case.n, case.active
@@ -247,7 +247,7 @@ def row_change(r: Float[Tensor, "*a j"], E: Float[Tensor, "*a n j"]) -> RowChang
 
 
 class EntrywiseGap(NamedTuple):
-    """|P X - 1 y^T| with y = x + R^T softmax(r), and two things that it is never above, entry by entry.
+    """|P X - 1 y^T| with y = x + R^T softmax(r), and two upper bounds, entry by entry.
 
     by_lemma        2 D_i (softmax(r)^T |R|)_j, where D_i <= LARGEST_LEMMA_RANGE
     by_variation    tanh(D_i / 4) (max_i X_ij - min_i X_ij), always

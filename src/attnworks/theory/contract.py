@@ -24,7 +24,7 @@ _Check = TypeVar("_Check", bound="Callable[..., ClaimResult]")
 
 
 class _Document(NamedTuple):
-    """Where claims come from: the letters that their ids begin with, who wrote it, and how it is called."""
+    """A source of claims: the beginning of their ids, the author, and the title."""
 
     key: str
     author: str
@@ -42,7 +42,7 @@ DOCUMENTS = {
         _Document("D", "attnworks", "Derived results"),
     )
 }
-"""By the beginning of their ids. D is no document: statements that were found while the others were checked."""
+"""By the beginning of the ids. D is not a document: it holds results that were derived while checking the others."""
 
 
 class Verdict(StrEnum):
@@ -64,8 +64,8 @@ class ClaimResult:
 
     stated       both sides of the statement as printed. If its verdict is CONDITION, on a case that meets it
     corrected    both sides of the corrected statement, for one that is wrong
-    without      both sides of the statement on a case that misses its condition, and so breaks it
-    figures      anything else worth knowing, by name
+    without      both sides of the statement on a case that does not meet its condition, where it fails
+    figures      further numbers, by name
     """
 
     stated: Sides
@@ -115,10 +115,10 @@ class Claim:
     statement     what it states; formulas are LaTeX between dollar signs
     correction    what is true instead, or the condition under which the statement holds
     compares      what the numbers on the two sides are, left and then right
-    note          how our numbers differ from what was known of it
+    note          how our numbers differ from earlier results
     proof         of a result that we derived
-    why_not       why nothing is computed; of a claim with a check it is empty
-    heavy         whether a check takes long, so that the tests draw fewer cases
+    why_not       why nothing is computed; empty for a claim with a check
+    heavy         whether the check takes long; tests then draw fewer cases
     """
 
     id: str
@@ -210,7 +210,7 @@ class statement:  # noqa: N801
 
 
 def between(**sizes: tuple[float, float]) -> Callable[[_Check], _Check]:
-    """Say which values the sizes of a check may have, ends included: `@between(n=(2, 13))`. Tests draw from them."""
+    """Set the ranges of the sizes of a check, ends included: `@between(n=(2, 13))`. Tests draw sizes from them."""
 
     def keep(function: _Check) -> _Check:
         _SIZE_RANGES[function] = {name: SizeRange(*ends) for name, ends in sizes.items()}
@@ -220,7 +220,7 @@ def between(**sizes: tuple[float, float]) -> Callable[[_Check], _Check]:
 
 
 def all_claims() -> list[Claim]:
-    """All claims as the documents have them, S0.2 before S0.10; ours come last."""
+    """All claims in the order of the documents, S0.2 before S0.10; derived results come last."""
     documents = list(DOCUMENTS)
     return sorted((CLAIMS[id] for id in CLAIMS), key=lambda claim: (documents.index(claim.document), claim.number))
 

@@ -36,7 +36,7 @@ def features_of(G: Float[Tensor, "*a n n"]) -> Float[Tensor, "*a n n"]:
 def least_eigenvalue(G: Float[Tensor, "*a n n"]) -> Float[Tensor, "*a"]:
     """The smallest eigenvalue of a symmetric G: no kernel has G as its Gram matrix if it is negative.
 
-    Source: Conti 2024, theorem 2.1 (S4.94), where a kernel is taken for positive definite without a word.
+    Source: Conti 2024, theorem 2.1 (S4.94), which assumes without saying so that a kernel is positive definite.
     """
     return torch.linalg.eigvalsh(G)[..., 0]
 

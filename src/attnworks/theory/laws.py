@@ -6,7 +6,6 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property, partial
-from typing import TypeVar
 
 import torch
 from jaxtyping import Float
@@ -29,16 +28,17 @@ from attnworks.traces.frozen_pass import ROUNDED, frozen_steps, whole_maps
 from attnworks.traces.layer import LayerTrace
 from attnworks.traces.paths import paths_by_length
 
-_Check = TypeVar("_Check", bound=Callable[..., Sides | str])
+_Check = Callable[..., Sides | str]
+"""Both sides of a claim, or why it does not apply."""
 
 _PROJECTION_ERROR = 0.5
-"""The relative error that a random projection is asked for."""
+"""The relative error that the random projection should have."""
 _SINK_REASON = "its softmax has a sink logit"
-"""Why a claim about softmax over keys says nothing of a layer: the weights of its keys sum to less than one."""
+"""Why a claim about softmax over keys does not apply: with a sink the weights of the keys sum to less than one."""
 _NEAR_DIAGONAL_TOKENS = 2
 """Tokens to each side that are near the diagonal."""
 _LEADING_PARTS = 8
-"""Singular values are split into this number of parts, of which the first counts."""
+"""The first of this number of equal parts of the singular values is measured."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,7 +56,7 @@ class LawLayer:
 
     @property
     def no_weights(self) -> str | None:
-        """Why its maps are no weights, as a sentence; None where they are."""
+        """Why its maps are not weights, as a sentence; None where they are."""
         if self.trace.scale is None and not same(self.P.clamp_min(0.0).sum(-1), 1.0).holds:
             return "its maps are no weights, but mixtures of any sign"
         return None
@@ -75,13 +75,13 @@ class LawLayer:
 
     @cached_property
     def X(self) -> Float[Tensor, "i e"]:
-        """What was attended from and to."""
+        """The input of the layer, for queries and for keys."""
         assert self.trace.X is not None
         return self.trace.X[0]
 
     @cached_property
     def output(self) -> Float[Tensor, "i e"]:
-        """What all heads write, without the bias."""
+        """The sum of what all heads write, without the bias."""
         assert self.trace.weights is not None
         return torch.einsum("hiv,hve->ie", self.trace.Y[0], self.trace.weights.W_O)
 
@@ -101,7 +101,7 @@ class Law:
 
     id: str
     description: str
-    check: Callable[..., Sides | str]
+    check: _Check
 
 
 LAYER_LAWS = Registry[Law]("law of layers")
@@ -122,7 +122,7 @@ _layer_law, _stack_law = partial(_law, LAYER_LAWS), partial(_law, STACK_LAWS)
 """For functions of a `LawLayer`, and of a `ForwardTrace`."""
 
 
-def _map_law(id: str, description: str) -> Callable[[_Check], Callable[..., Sides | str]]:
+def _map_law(id: str, description: str) -> Callable[[_Check], _Check]:
     """As `_layer_law`, for claims about attention maps, which do not apply where the maps are not weights."""
     return lambda check: _layer_law(id, description)(lambda layer: layer.no_weights or check(layer))
 

@@ -121,7 +121,7 @@ class Network:
     def sum_of_paths(
         self, X: Float[Tensor, "n e"], maps: Sequence[Float[Tensor, "h n n"]], *, in_printed_order: bool = False
     ) -> Float[Tensor, "n e"]:
-        """Every single path, added up, without the bias."""
+        """The sum of all single paths, without the bias."""
         return torch.stack([path.term for path in self.paths(X, maps, in_printed_order=in_printed_order)]).sum(0)
 
     def rewired(self, *, skip: bool, size: float = 1.0) -> Network:
@@ -183,7 +183,7 @@ def drawn_network(
     qk: float = 1.0,
     vo: float = 1.0,
 ) -> Network:
-    """Normal weights, so scaled that with qk = vo = 1 scores and outputs are about as large as the input's entries."""
+    """Normal weights. With qk = vo = 1 their scale makes scores and outputs about as large as the input's entries."""
     attention = AttentionConfig(heads=heads, d_k=k, d_v=v, bias=bias)
     config = PureConfig(d_e=e, layers=layers, attention=attention, skip=skip, mlp=mlp, norm=norm)
     network = Network(config)
@@ -221,7 +221,7 @@ def collapsing_network(draw: Draws, X: Float[Tensor, "n e"], *, share: float, la
 
 
 def self_attending_network(n: int, *, layers: int, skip: bool = False) -> Network:
-    """For X = I_n: scores so sharp that every row attends to itself alone, and values as they are."""
+    """For X = I_n: scores so sharp that every row attends only to itself, and identities as values."""
     identity = torch.eye(n, dtype=torch.float64).expand(layers, 1, n, n)
     return given_network(1e4 * identity, identity, skip=skip)
 
@@ -229,7 +229,7 @@ def self_attending_network(n: int, *, layers: int, skip: bool = False) -> Networ
 def network_with_drawn_maps(
     draw: Draws, n: int, e: int, heads: int, layers: int
 ) -> tuple[Network, Tensor, list[Tensor]]:
-    """A network without biases, an input, and maps of any real numbers, which no softmax made."""
+    """A network without biases, an input, and maps of normal numbers in place of softmax."""
     network = drawn_network(draw, e=e, heads=heads, layers=layers, bias=False)
     return network, draw.normal(n, e), [draw.normal(heads, n, n) for _ in range(layers)]
 
@@ -260,7 +260,7 @@ def row_and_column(m: int, n: int) -> tuple[Float[Tensor, "m n"], Float[Tensor, 
 
 
 def numeric_rank(M: Float[Tensor, "i j"]) -> int:
-    """Singular values above rounding."""
+    """The number of singular values above rounding."""
     return int(numerical_rank(singular_values(M), max(M.shape)))
 
 

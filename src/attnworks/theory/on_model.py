@@ -123,6 +123,6 @@ class _TallyHook(LayerHook):
 
 
 def _strain(sides: Sides) -> float:
-    """How much of the right side the claim is broken by."""
+    """By how much the claim is broken, relative to the right side."""
     strain = sides.excess / (abs(sides.right) or 1.0)
     return math.inf if math.isnan(strain) else strain

@@ -17,15 +17,15 @@ _LATEX_REWRITES = (
     (r"\\[,;:!]|\\q?quad(?![a-zA-Z])", " "),
     (r"\\operatorname\*?\{(\w+)\}|\\(ln|log|exp|sin|cos|tanh|max|min|arg|det|sup|inf|lim|Pr)(?![a-zA-Z])", r" \1\2 "),
 )
-"""What is written otherwise before the rest becomes Unicode: functions stand apart from their arguments."""
+"""Replacements before LaTeX becomes Unicode; they also put blanks between functions and their arguments."""
 
 _TIDYING = ((r"\s*([=≤≥<>∈∉≈≠≪≫→←↦⇒⇔∝∼×·∘∪])\s*", r" \1 "), (r"(?<=[\w)]) (?=\()| (?=[)_^,.])", ""), (r"\s+", " "))
 
 
 def unicode_formulas(text: str) -> str:
-    r"""The text with its formulas readable as they stand.
+    r"""The text, with its LaTeX formulas written in Unicode.
 
-    >>> plain(r"$\lVert P\rVert_{1,\infty} \le \frac{4\beta}{\sqrt{d}}$ for all $P$")
+    >>> unicode_formulas(r"$\lVert P\rVert_{1,\infty} \le \frac{4\beta}{\sqrt{d}}$ for all $P$")
     '‖P‖_{1,∞} ≤ 4β/√(d) for all P'
     """
     return re.sub(r"\$([^$]*)\$", lambda found: _formula(found[1]), text)

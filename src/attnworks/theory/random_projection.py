@@ -19,7 +19,7 @@ from attnworks.attention.sketched import sketch_error_formula
 from attnworks.core.checks import number
 
 _ROWS_ROUNDING = 1e-9
-"""A number of rows that is whole up to so much is not rounded up."""
+"""Rounding error of a number of rows: one that exceeds a whole number by less is not rounded up."""
 
 
 def sketch_error(
@@ -67,7 +67,7 @@ def jl_inner_dim(rows: int, eps: float, delta: float) -> int:
 def exact_low_rank(P: Float[Tensor, "*a i j"], V: Float[Tensor, "*a j v"]) -> Float[Tensor, "*a i j"]:
     """P V V^+, of rank at most v, which times V is P V exactly.
 
-    Source: D8 (S0.21): that a low-rank matrix can stand for P on given values says nothing about softmax.
+    Source: D8 (S0.21): that a low-rank matrix can replace P for given values says nothing about softmax.
     """
     return P @ V @ torch.linalg.pinv(V)
 

@@ -45,9 +45,9 @@ largest distance of two rows; $[M]_k$ is the truncated singular value decomposit
 _SRC_LINK = "../src/"
 _SHOWN_DIGITS = 4
 ROUNDS_TO_ZERO = 1e-12
-"""Smaller numbers come from rounding and differ between machines; they are shown as 0."""
+"""Smaller numbers are rounding errors, which differ between machines; they are shown as 0."""
 _SHOWN_SLACK_SHARE = 1e-6
-"""Sides that count as equal though they differ by more than this share of them are shown with their slack."""
+"""The slack of an equality is shown where it is larger than this share of the larger side."""
 
 
 @cache
@@ -123,7 +123,7 @@ def _remarks(claim: Claim) -> str:
 
 
 def _written(text: str) -> str:
-    """Ids outside of formulas become links; braces and blanks are spelled so that Markdown does not eat them."""
+    """Turn ids outside of formulas into links, and write braces and thin spaces so that Markdown keeps them."""
     parts = text.split("$")
     parts[::2] = [re.sub(r"\b(S[0-4]\.\d+|D\d+)\b", r"[\1](#\1)", part) for part in parts[::2]]
     for long, short in ((r"\{", r"\lbrace "), (r"\}", r"\rbrace "), (r"\,", r"\thinspace ")):
@@ -190,9 +190,9 @@ def page_claims() -> list[dict[str, Any]]:
 
 
 def rounded_number(value: float) -> float | int | str:
-    """Whole numbers as they are, others to four digits, and zero for what is rounding alone.
+    """A number for the page: whole numbers unchanged, others with four digits, and 0 for rounding errors.
 
-    >>> rounded(357.6412), rounded(393.0), rounded(2e-16), rounded(float("nan"))
+    >>> rounded_number(357.6412), rounded_number(393.0), rounded_number(2e-16), rounded_number(float("nan"))
     (357.6, 393, 0, 'NaN')
     """
     if not math.isfinite(value):
@@ -219,11 +219,13 @@ def _shown(checked: CheckedClaim) -> dict[str, Any]:
 def rounded_sides(sides: Sides | None) -> dict[str, Any] | None:
     if sides is None:
         return None
-    telling = sides.relation == "=" and sides.slack > _SHOWN_SLACK_SHARE * max(1.0, abs(sides.left), abs(sides.right))
+    shows_slack = sides.relation == "=" and sides.slack > _SHOWN_SLACK_SHARE * max(
+        1.0, abs(sides.left), abs(sides.right)
+    )
     return {
         "left": rounded_number(sides.left),
         "relation": sides.relation,
         "right": rounded_number(sides.right),
-        "within": rounded_number(sides.slack) if telling else None,
+        "within": rounded_number(sides.slack) if shows_slack else None,
         "holds": sides.holds,
     }

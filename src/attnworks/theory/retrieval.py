@@ -1,6 +1,6 @@
 """The output of one query over n keys: copies and averages of values, and how random keys disturb both.
 
-Scores are k_i^T q without a scale. Keys a and b are those to be found.
+Scores are k_i^T q without a scale. The query is for the keys a and b.
 Source: CS224N, attention exploration (S2.1-S2.20), with the closed forms of D9.
 """
 
@@ -18,7 +18,7 @@ from attnworks.core.checks import integer, number
 
 
 class BoundedValue(NamedTuple):
-    """A number, and what it is never above."""
+    """A number and its upper bound."""
 
     value: Float[Tensor, ""]
     bound: Float[Tensor, ""]
@@ -77,7 +77,7 @@ def copy_error(K: Float[Tensor, "n k"], q: Float[Tensor, " k"], V: Float[Tensor,
 
 
 def _rest(S: Float[Tensor, " n"], j: int) -> Float[Tensor, ""]:
-    """1 - alpha_j as a sum of the other weights, which rounding does not bring to zero."""
+    """1 - alpha_j as the sum of the other weights, which rounding does not make zero."""
     alpha = S.softmax(-1)
     return alpha[:j].sum() + alpha[j + 1 :].sum()
 

@@ -33,7 +33,7 @@ class Sides:
 
     @property
     def holds(self) -> bool:
-        """Never true of a side that is no number."""
+        """Whether the relation holds; False where a side is NaN."""
         return self.excess <= self.slack if "=" in self.relation else self.excess < -self.slack
 
     @property
@@ -43,13 +43,13 @@ class Sides:
         return _EXCESS[self.relation[0]](gap)
 
     def to_json(self) -> dict[str, float | str | bool]:
-        """Infinity and NaN, which JSON does not have, as words that Python and JavaScript read back."""
+        """For JSON, which has no infinity and no NaN: they become words that Python and JavaScript can read."""
         left, right = (as_number(side) for side in (self.left, self.right))
         return {"left": left, "relation": self.relation, "right": right, "slack": self.slack, "holds": self.holds}
 
 
 def same(left: Number, right: Number, *, slack: float | None = None) -> Sides:
-    """left = right: of two tensors the entries that are furthest apart, or if only rounding parts them the largest.
+    """left = right. Of two tensors, the entries that differ most, or the largest if all differ by rounding only.
 
     slack    how far apart they may be; by default, the rounding of float64
     """
@@ -57,17 +57,17 @@ def same(left: Number, right: Number, *, slack: float | None = None) -> Sides:
 
 
 def at_most(left: Number, right: Number, *, slack: float | None = None) -> Sides:
-    """left <= right: of two tensors the entries that come nearest to breaking it."""
+    """left <= right. Of two tensors, the entries that come nearest to breaking it."""
     return _worst(left, "<=", right, slack)
 
 
 def at_least(left: Number, right: Number, *, slack: float | None = None) -> Sides:
-    """left >= right: of two tensors the entries that come nearest to breaking it."""
+    """left >= right. Of two tensors, the entries that come nearest to breaking it."""
     return _worst(left, ">=", right, slack)
 
 
 def both(first: Sides, second: Sides) -> Sides:
-    """One that fails, or else the first: for two statements with slacks of their own that have to hold at once."""
+    """The second if it fails, else the first: for two statements that must both hold, each with its own slack."""
     return first if second.holds else second
 
 
@@ -108,8 +108,8 @@ def _worst(left: Number, relation: Relation, right: Number, slack: float | None)
 
 
 def stacked(*parts: Number) -> Float[Tensor, " n"]:
-    """All entries in a row, in float64, for a statement of several parts that have to hold at once.
+    """All entries in one vector, in float64, for a statement of several parts that must hold together.
 
-    Holds when: the parts are of about one size; what counts as rounding is measured by the largest.
+    Holds when: the parts are of about the same size, as the tolerance for rounding follows from the largest.
     """
     return torch.cat([torch.as_tensor(part, dtype=torch.float64).flatten() for part in parts])

@@ -190,7 +190,7 @@ def row_report(X: Float[Tensor, "*a i j"]) -> RowReport:
 
 
 def renormalised(X: Float[Tensor, "*a i j"]) -> Float[Tensor, "*a i j"]:
-    """Rows of weights again: negative entries become zero, rows are divided by their sums; a row of zeros stays.
+    """Rows that sum to one again: negative entries become zero, rows are divided by their sums; a row of zeros stays.
 
     Source: D11, S4.133: the rows of P + E need not sum to one.
     """

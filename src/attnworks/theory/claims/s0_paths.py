@@ -78,7 +78,7 @@ def shifts_of_rows(draw: Draws, n: int = 5, m: int = 7) -> ClaimResult:
 )
 @between(n=(2, 13), e=(1, 13), heads=(1, 3), layers=(1, 4))
 def paths_without_softmax(draw: Draws, n: int = 5, e: int = 3, heads: int = 2, layers: int = 3) -> ClaimResult:
-    """Any numbers stand for P: shifts of rows do change the output, and the paths still add up to it."""
+    """Any numbers in place of P: shifts of rows change the output, and the paths still add up to it."""
     network, X, maps = network_with_drawn_maps(draw, n, e, heads, layers)
     summed, exit = network.sum_of_paths(X, maps), network.output_with_maps(X, maps)
     shifted = network.output_with_maps(X, [P + draw.normal(heads, n, 1) for P in maps])

@@ -11,7 +11,7 @@ from attnworks.theory import retrieval
 from attnworks.theory.cases import Draws
 from attnworks.theory.claims.s2_copying import STANDARD_ERRORS, orthonormal_means
 from attnworks.theory.contract import CONDITION, FALSE, HOLDS, TYPO, ClaimResult, between, statement
-from attnworks.theory.sides import at_least, at_most, same
+from attnworks.theory.sides import at_least, at_most, same, stacked
 
 
 @statement("S2.8", "1 (b) ii", TYPO).says(
@@ -132,7 +132,7 @@ def scores_of_two_means(draw: Draws, n: int = 5, beta: float = 10.0) -> ClaimRes
 def average_in_the_window(
     draw: Draws, n: int = 5, T: int = 1000, above: float = 5.0, deviation: float = 0.1
 ) -> ClaimResult:
-    """Beta is above ln n by so much, alpha such that the gap of scores has this deviation; without the condition, 4.
+    """Beta is ln n + above, and alpha gives the gap of scores this deviation; without the condition, a deviation of 4.
 
     The logistic function has slope 1/4 or less, and the others take no more than sum_i exp(S_i - S_a), where
     S_i - S_a + beta is normal with variance t^2.
@@ -179,10 +179,9 @@ def scores_of_a_stretched_key(
     mu = orthonormal_means(draw, n)
     K = retrieval.sample_keys(mu, retrieval.stretched_covariances(mu, alpha), T, draw.generator)
     apart = _gaps(K, retrieval.two_key_query(mu[0], mu[1], beta)).std()
+    moments = retrieval.logistic_moments(0.0, beta / math.sqrt(2))
     figures = {
-        "deviation of the weight of a beside b": math.sqrt(
-            retrieval.logistic_moments(0.0, beta / math.sqrt(2)).variance
-        ),
+        "deviation of the weight of a beside b": math.sqrt(moments.variance),
         "deviation of the gap with even variance": retrieval.gap_deviation(beta, alpha),
     }
     slack = STANDARD_ERRORS * float(apart) / math.sqrt(2 * T)
@@ -223,12 +222,9 @@ def weights_of_two_opposite_scores(draw: Draws, beta: float = 1.0, delta: float 
     unit = draw.orthonormal(3, 1).mT
     opposite = retrieval.attention_weights(torch.cat([unit, -unit]), beta * unit[0])
     unequal = retrieval.attention_weights(torch.cat([unit, delta * unit]), beta * unit[0])
-    printed = torch.tensor([1 / (1 + math.exp(beta)), 1 / (1 + math.exp(-beta))], dtype=torch.float64)
-    right = [retrieval.two_way(beta, -beta), retrieval.two_way(-beta, beta), retrieval.two_way(beta, delta * beta)]
-    return ClaimResult(
-        same(opposite, printed),
-        corrected=same(torch.cat([opposite, unequal[:1]]), torch.tensor(right, dtype=torch.float64)),
-    )
+    printed = stacked(1 / (1 + math.exp(beta)), 1 / (1 + math.exp(-beta)))
+    right = stacked(*(retrieval.two_way(*pair) for pair in ((beta, -beta), (-beta, beta), (beta, delta * beta))))
+    return ClaimResult(same(opposite, printed), corrected=same(stacked(opposite, unequal[0]), right))
 
 
 @statement("S2.17", "1 (c) ii", FALSE, heavy=True).says(
@@ -247,14 +243,11 @@ def variance_of_one_head(draw: Draws, n: int = 5, T: int = 1000, beta: float = 1
     Other keys move c by no more than (n-2) exp(-beta) times the largest distance of values, and the root of the
     variance by no more than that.
     """
-    weights = torch.tensor(
-        [retrieval.two_way(strength, -strength) for strength in (0.1, 0.5, 1.0, 2.0)], dtype=torch.float64
-    )
+    weights = stacked(*(retrieval.two_way(strength, -strength) for strength in (0.1, 0.5, 1.0, 2.0)))
     off = torch.minimum((weights - 1.0).abs(), (weights - 0.1).abs())
     mu, V = orthonormal_means(draw, n), draw.normal(n, 3)
-    drawn = retrieval.simulate_retrieval(
-        mu, retrieval.stretched_covariances(mu, 0.0), V, beta, T, generator=draw.generator
-    )
+    Sigma = retrieval.stretched_covariances(mu, 0.0)
+    drawn = retrieval.simulate_retrieval(mu, Sigma, V, beta, T, generator=draw.generator)
     squares = (drawn.by_one - drawn.by_one.mean(0)).square().sum(-1)
     expected = retrieval.one_head_variance(beta, V[0], V[1])
     moved = (n - 2) * math.exp(-beta) * float(torch.cdist(V, V).max())
@@ -312,9 +305,8 @@ def weights_without_exponential(draw: Draws, n: int = 5, beta: float = 10.0) -> 
 def average_by_two_heads(draw: Draws, n: int = 5, T: int = 1000, beta: float = 30.0) -> ClaimResult:
     """With the condition, the draws with gamma of one half or more; without it, those in which head 1 fails."""
     mu, V = orthonormal_means(draw, n), draw.normal(n, 3)
-    drawn = retrieval.simulate_retrieval(
-        mu, retrieval.stretched_covariances(mu, 0.0), V, beta, T, generator=draw.generator
-    )
+    Sigma = retrieval.stretched_covariances(mu, 0.0)
+    drawn = retrieval.simulate_retrieval(mu, Sigma, V, beta, T, generator=draw.generator)
     error = (drawn.by_two - (V[0] + V[1]) / 2).norm(dim=-1)
     gamma = (drawn.first[:, 0] / drawn.first[:, 1]).log() / beta
     bound = (n - 1) * math.exp(-beta / 2) * torch.cdist(V, V).max()

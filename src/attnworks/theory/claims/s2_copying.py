@@ -23,7 +23,7 @@ from attnworks.theory.retrieval import (
 from attnworks.theory.sides import at_most, same
 
 STANDARD_ERRORS = 6.0
-"""Standard errors by which a number that was drawn may be off."""
+"""How many standard errors a mean of random draws may be away from its expectation."""
 
 
 def orthonormal_means(draw: Draws, n: int) -> Tensor:
@@ -32,7 +32,7 @@ def orthonormal_means(draw: Draws, n: int) -> Tensor:
 
 
 def _with_gap(draw: Draws, n: int, k: int, gap: float) -> tuple[Tensor, Tensor]:
-    """Keys, and a query that scores the first one so far above the next one."""
+    """Keys, and a query whose score for the first key is `gap` above the next one."""
     K, q = draw.normal(n, k), draw.normal(k)
     wanted = (K[1:] @ q).max() + gap
     K[0] += (wanted - K[0] @ q) * q / q.square().sum()

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float
-from torch import Tensor, nn
+from torch import Tensor
 
 from attnworks.attention import Mask
 from attnworks.attention.softmax import scaled_dot
@@ -36,9 +36,6 @@ def augment_weight(W: Float[Tensor, "*a e k"], b: Float[Tensor, "*a k"]) -> Floa
     Source: Burgund, remark 1.2.2 (S3.8). A key bias never changes the softmax; a value bias adds a constant row.
     """
     return torch.cat([W, b.unsqueeze(-2)], -2)
-
-
-Module = TypeVar("Module", bound=nn.Module)
 
 
 class _OneHead(NamedTuple):
@@ -115,15 +112,19 @@ def lowest_found(B: Float[Tensor, "n n"], X: Float[Tensor, "n e"], start: LowRan
     return -maximise(lambda left, right: -misfit(B, X, left @ right.mT), [start.left, start.right], steps=25)
 
 
-def _layer(draw: Draws, e: int, h: int, k: int, v: int, *, bias: bool = False) -> MultiHead:
-    """Of h heads, each k and v wide."""
-    return filled(draw, lambda: MultiHead(e, AttentionConfig(heads=h, d_k=k, d_v=v, bias=bias)), e**-0.5)
+def drawn_layer(
+    draw: Draws, e: int, heads: int, k: int, v: int, *, bias: bool = False, scale: float | None = None
+) -> MultiHead:
+    """Heads that are k and v wide, with normal weights times `scale`, by default 1 / sqrt(e)."""
+    config = AttentionConfig(heads=heads, d_k=k, d_v=v, bias=bias)
+    return filled(draw, lambda: MultiHead(e, config), e**-0.5 if scale is None else scale)
 
 
-def _heads(layer: MultiHead, X: Tensor) -> tuple[Tensor, Tensor]:
+def maps_and_outputs(
+    layer: MultiHead, X: Float[Tensor, "n e"]
+) -> tuple[Float[Tensor, "h n n"], Float[Tensor, "h n v"]]:
     """P and Y of every head."""
-    Q, (K, V) = layer.queries(X[None]), layer.keys_values(X[None])
-    Y, P = layer.attend(Q, K, V, Mask(), weights=True)
+    Y, P = layer.attend(layer.queries(X[None]), *layer.keys_values(X[None]), Mask(), weights=True)
     assert P is not None
     return P[0], Y[0]
 
@@ -160,7 +161,7 @@ def widths_of_heads(draw: Draws, h: int = 3, k: int = 5, v: int = 7) -> ClaimRes
 )
 @between(n=(1, 11), e=(1, 7), h=(1, 5), k=(1, 7))
 def queries_and_keys(draw: Draws, n: int = 5, e: int = 7, h: int = 3, k: int = 2) -> ClaimResult:
-    X, layer = draw.normal(n, e), _layer(draw, e, h, k, 2)
+    X, layer = draw.normal(n, e), drawn_layer(draw, e, h, k, 2)
     found = torch.stack([layer.queries(X[None])[0], layer.keys_values(X[None])[0][0]])
     return ClaimResult(same(torch.stack([torch.stack([X @ w for w in W]) for W in (layer.W_Q, layer.W_K)]), found))
 
@@ -172,9 +173,9 @@ def queries_and_keys(draw: Draws, n: int = 5, e: int = 7, h: int = 3, k: int = 2
 )
 @between(n=(2, 11), e=(2, 7), h=(2, 5), k=(1, 7))
 def scores_of_a_head(draw: Draws, n: int = 5, e: int = 7, h: int = 3, k: int = 2) -> ClaimResult:
-    X, layer = draw.normal(n, e), _layer(draw, e, h, k, 2)
+    X, layer = draw.normal(n, e), drawn_layer(draw, e, h, k, 2)
     S = X @ layer.W_Q @ (X @ layer.W_K).mT / math.sqrt(k)
-    P, _ = _heads(layer, X)
+    P, _ = maps_and_outputs(layer, X)
     by_all = (S / math.sqrt(h)).softmax(-1)
     figures = {"change of weights by the width of all heads together": float((by_all - P).abs().max())}
     return ClaimResult(same(S.softmax(-1), P), figures=figures)
@@ -188,8 +189,8 @@ def scores_of_a_head(draw: Draws, n: int = 5, e: int = 7, h: int = 3, k: int = 2
 @between(n=(2, 11), e=(2, 7), h=(2, 5), k=(1, 7))
 def weights_of_a_head(draw: Draws, n: int = 5, e: int = 7, h: int = 3, k: int = 2) -> ClaimResult:
     """Without an index S is read as one table for all heads, that of all their columns together."""
-    X, layer = draw.normal(n, e), _layer(draw, e, h, k, 2)
-    (P, _), Q, K = _heads(layer, X), X @ layer.W_Q, X @ layer.W_K
+    X, layer = draw.normal(n, e), drawn_layer(draw, e, h, k, 2)
+    (P, _), Q, K = maps_and_outputs(layer, X), X @ layer.W_Q, X @ layer.W_K
     S = (Q @ K.mT).sum(0) / math.sqrt(h * k)
     return ClaimResult(same(S.softmax(-1), P), corrected=same((Q @ K.mT / math.sqrt(k)).softmax(-1), P))
 
@@ -200,8 +201,8 @@ def weights_of_a_head(draw: Draws, n: int = 5, e: int = 7, h: int = 3, k: int = 
 )
 @between(n=(1, 11), e=(1, 7), h=(1, 5), k=(1, 7), v=(1, 7))
 def outputs_of_heads(draw: Draws, n: int = 5, e: int = 7, h: int = 3, k: int = 2, v: int = 3) -> ClaimResult:
-    X, layer = draw.normal(n, e), _layer(draw, e, h, k, v)
-    _, Y = _heads(layer, X)
+    X, layer = draw.normal(n, e), drawn_layer(draw, e, h, k, v)
+    _, Y = maps_and_outputs(layer, X)
     return ClaimResult(same(_by_hand(X, layer.W_Q, layer.W_K, layer.W_V), torch.cat(Y.unbind(), -1)))
 
 
@@ -256,7 +257,7 @@ def parameters_of_any_number_of_heads(draw: Draws, e: int = 7, h: int = 3, k: in
 )
 @between(n=(1, 11), e=(1, 7), h=(1, 5), k=(1, 7), v=(1, 7))
 def biases_as_a_row(draw: Draws, n: int = 5, e: int = 7, h: int = 3, k: int = 2, v: int = 3) -> ClaimResult:
-    X, layer = draw.normal(n, e), _layer(draw, e, h, k, v, bias=True)
+    X, layer = draw.normal(n, e), drawn_layer(draw, e, h, k, v, bias=True)
     assert layer.b_Q is not None and layer.b_K is not None and layer.b_V is not None and layer.b_O is not None
     pairs = (layer.W_Q, layer.b_Q), (layer.W_K, layer.b_K), (layer.W_V, layer.b_V)
     H = _by_hand(augment(X), *(augment_weight(W, b) for W, b in pairs))

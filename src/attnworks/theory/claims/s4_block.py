@@ -17,6 +17,7 @@ from attnworks.models import AttentionConfig, MultiHead, PureConfig, build
 from attnworks.models.block import Block, Wiring
 from attnworks.models.layers import FeedForward, LayerNorm
 from attnworks.theory.cases import Draws, filled
+from attnworks.theory.claims.s3_heads import drawn_layer, maps_and_outputs
 from attnworks.theory.contract import CONDITION, FALSE, HOLDS, TYPO, ClaimResult, between, statement
 from attnworks.theory.sides import at_most, more, same
 
@@ -40,7 +41,7 @@ def scores_of_columns(draw: Draws, n: int = 5, heads: int = 3, k: int = 7) -> Cl
     Q, K = W_q.mT @ columns, W_k.mT @ columns
     one_pair = Q[0, :, :1] @ K[0, :, :1].T
     alpha = (Q.mT @ K / math.sqrt(k)).softmax(-1)
-    return ClaimResult(same(one_pair.numel(), 1), corrected=same(alpha, _weights(layer, X)))
+    return ClaimResult(same(one_pair.numel(), 1), corrected=same(alpha, maps_and_outputs(layer, X[0])[0]))
 
 
 @statement("S4.32", "§1.2.2", HOLDS).says(
@@ -53,7 +54,7 @@ def scores_of_columns(draw: Draws, n: int = 5, heads: int = 3, k: int = 7) -> Cl
 def sum_over_heads(draw: Draws, n: int = 5, heads: int = 3, k: int = 7) -> ClaimResult:
     X, layer = draw.normal(1, n, heads * k), _attention(draw, heads, k)
     _, _, W_v, W_c = layer.head_first()
-    inner = torch.einsum("hij,hvj->hvi", _weights(layer, X), W_v.mT @ X[0].T)
+    inner = torch.einsum("hij,hvj->hvi", maps_and_outputs(layer, X[0])[0], W_v.mT @ X[0].T)
     by_columns = (W_c.mT @ inner).sum(0).T
     return ClaimResult(same(torch.stack([by_columns, layer(X)[0]]), _by_torch(layer, X[0])))
 
@@ -107,18 +108,14 @@ def biases_of_the_feed_forward(draw: Draws, d: int = 5, m: int = 7) -> ClaimResu
 @between(n=(1, 13), d=(2, 17), scale=(0.1, 1e3))
 def layer_norm(draw: Draws, n: int = 5, d: int = 7, scale: float = 1.0) -> ClaimResult:
     z = draw.normal(n, d, scale=scale)
-    documented, torchs = (
-        filled(draw, lambda: LayerNorm(d, "documented", _NORM_EPS)),
-        LayerNorm(d, eps=_NORM_EPS).double(),
-    )
-    torchs.requires_grad_(False).load_state_dict(documented.state_dict())
+    documented = filled(draw, lambda: LayerNorm(d, "documented", _NORM_EPS))
+    torchs = LayerNorm(d, eps=_NORM_EPS).double().requires_grad_(False)
+    torchs.load_state_dict(documented.state_dict())
     sigma, centred = z.std(-1, unbiased=False, keepdim=True), z - z.mean(-1, keepdim=True)
     bound = (documented.gamma * centred / sigma).abs() * torch.maximum(_NORM_EPS / sigma, _NORM_EPS / (2 * sigma**2))
     apart, small = (documented(z) - torchs(z)).abs(), centred / sigma * 1e-3
-    spread, torchs_spread = (
-        float(normed.std(-1, unbiased=False).mean())
-        for normed in (_printed_norm(small), F.layer_norm(small, (d,), eps=_NORM_EPS))
-    )
+    normed = _printed_norm(small), F.layer_norm(small, (d,), eps=_NORM_EPS)
+    spread, torchs_spread = (float(rows.std(-1, unbiased=False).mean()) for rows in normed)
     constant = torch.zeros(1, d, dtype=torch.float64, requires_grad=True)
     (_printed_norm(constant) * draw.normal(d)).sum().backward()
     assert constant.grad is not None
@@ -358,22 +355,13 @@ def domain_and_codomain(
 
 def _attention(draw: Draws, heads: int, k: int) -> MultiHead:
     """As documented: d = H k, and no biases."""
-    config = AttentionConfig(heads=heads, d_k=k, d_v=k, bias=False)
-    return filled(draw, lambda: MultiHead(heads * k, config), scale=0.5)
+    return drawn_layer(draw, heads * k, heads, k, k, scale=0.5)
 
 
 def _block(draw: Draws, heads: int, k: int, m: int) -> Block:
-    attention, wiring = (
-        AttentionConfig(heads=heads, d_k=k, d_v=k, bias=False),
-        Wiring(norm_kind="documented", norm_eps=_NORM_EPS),
-    )
+    attention = AttentionConfig(heads=heads, d_k=k, d_v=k, bias=False)
+    wiring = Wiring(norm_kind="documented", norm_eps=_NORM_EPS)
     return filled(draw, lambda: Block(heads * k, wiring, self_attention=(Slot("encoder", 0), attention), d_ff=m))
-
-
-def _weights(layer: MultiHead, X: Float[Tensor, "1 n e"]) -> Float[Tensor, "h n n"]:
-    P = layer.attend(layer.queries(X), *layer.keys_values(X), Mask(), weights=True).P
-    assert P is not None
-    return P[0]
 
 
 def _by_torch(layer: MultiHead, X: Float[Tensor, "n e"]) -> Float[Tensor, "n e"]:

@@ -13,11 +13,13 @@ from torch import Tensor
 from attnworks.attention import Mask
 from attnworks.attention.dense import Dense
 from attnworks.attention.softmax import masked_softmax
-from attnworks.models import AttentionConfig, MultiHead, decoding
+from attnworks.models import decoding
 from attnworks.models.decoding import Hypothesis
 from attnworks.models.layers import OutputLayer
 from attnworks.theory.cases import Draws, filled
+from attnworks.theory.claims.s3_heads import drawn_layer
 from attnworks.theory.contract import CONDITION, HOLDS, TYPO, ClaimResult, between, statement
+from attnworks.theory.networks import mechanism_weights
 from attnworks.theory.sides import same, stacked
 
 
@@ -69,9 +71,8 @@ class ToyLanguageModel:
         return self.scores[beginning], ToyState(beginning)
 
     def greedy(self, longest: int) -> Hypothesis:
-        return decoding.greedy(
-            self, torch.zeros(1, 1, dtype=torch.long), bos=0, eos=self.words, max_new_tokens=longest
-        )[0]
+        source = torch.zeros(1, 1, dtype=torch.long)
+        return decoding.greedy(self, source, bos=0, eos=self.words, max_new_tokens=longest)[0]
 
     def beam(self, beams: int, longest: int, n_best: int = 1) -> list[Hypothesis]:
         source = torch.zeros(1, 1, dtype=torch.long)
@@ -101,9 +102,8 @@ def greedy_trap() -> ToyLanguageModel:
     Greedy decoding writes 0.6 * 0.34; the most probable text has 0.4 * 0.9.
     """
     first, after_likely, after_other = (0.6, 0.4, 0.0), (0.34, 0.33, 0.33), (0.9, 0.05, 0.05)
-    return ToyLanguageModel.endless(
-        torch.tensor([first, after_likely, after_other, (1.0, 0.0, 0.0)], dtype=torch.float64).log()
-    )
+    table = torch.tensor([first, after_likely, after_other, (1.0, 0.0, 0.0)], dtype=torch.float64)
+    return ToyLanguageModel.endless(table.log())
 
 
 _CAUSAL = Mask(causal=True)
@@ -137,12 +137,11 @@ def influence_under_the_mask(draw: Draws, n: int = 7, k: int = 5, v: int = 3) ->
 )
 @between(n=(2, 13), k=(1, 11), spread=(0.1, 10.0))
 def name_of_the_scores(draw: Draws, n: int = 5, k: int = 3, spread: float = 1.0) -> ClaimResult:
-    Q, K, V = (draw.normal(1, 1, n, k, scale=spread) for _ in range(3))
-    A = (Q @ K.mT / math.sqrt(k))[0, 0]
+    Q, K, V = (draw.normal(n, k, scale=spread) for _ in range(3))
+    A = Q @ K.mT / math.sqrt(k)
     S, M = A.softmax(-1), _printed_mask(n)
-    P = Dense()(Q, K, V, _CAUSAL, weights=True).P
-    assert P is not None
-    return ClaimResult(same((S + M).softmax(-1), P[0, 0]), corrected=same((A + M).softmax(-1), P[0, 0]))
+    P = mechanism_weights(Dense(), Q, K, V, mask=_CAUSAL)
+    return ClaimResult(same((S + M).softmax(-1), P), corrected=same((A + M).softmax(-1), P))
 
 
 @statement("S4.56", "§1.2.5", HOLDS).says(
@@ -212,7 +211,7 @@ def rows_are_convex_combinations(draw: Draws, n: int = 5, k: int = 7, v: int = 3
 def cross_attention(draw: Draws, n: int = 5, m: int = 7, d: int = 3) -> ClaimResult:
     """One head as wide as the model, so that both results have the same shape."""
     X, Z = draw.normal(1, n, d), draw.normal(1, m, d)
-    layer = filled(draw, lambda: MultiHead(d, AttentionConfig(heads=1, d_k=d, d_v=d, bias=False)))
+    layer = drawn_layer(draw, d, 1, d, d, scale=1.0)
     W_q, W_k, W_v, _ = (W[0] for W in layer.head_first())
     Y = layer.attend(layer.queries(X), *layer.keys_values(Z), Mask()).Y[:, 0]
     printed = (X @ Z.mT / math.sqrt(d)).softmax(-1) @ Z

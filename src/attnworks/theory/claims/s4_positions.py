@@ -13,6 +13,7 @@ from attnworks.core.checks import integer
 from attnworks.models import AttentionConfig, MultiHead, TransformerConfig, build, preset
 from attnworks.models.layers import Embedding, Positions, frequencies, position_angles, sinusoid
 from attnworks.theory.cases import Draws, filled
+from attnworks.theory.claims.s3_heads import drawn_layer
 from attnworks.theory.contract import CONDITION, FALSE, HOLDS, TYPO, ClaimResult, between, statement
 from attnworks.theory.sides import more, same, stacked
 
@@ -315,7 +316,7 @@ def gradients_with_an_index(draw: Draws, n: int = 16, longer: int = 8, d: int = 
 
     Its keys have the weights of its queries: the index adds i j |1^T W_Q|^2 to the scores, which rise with both.
     """
-    layer = filled(draw, lambda: MultiHead(d, AttentionConfig(heads=1, d_k=d, d_v=d, bias=False)), scale=d**-0.5)
+    layer = drawn_layer(draw, d, 1, d, d)
     layer.W_K.copy_(layer.W_Q)
     X = draw.normal(16, longer * n, d)
     Z = X + _added("index", longer * n)[None, :, None]

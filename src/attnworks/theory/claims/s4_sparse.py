@@ -8,16 +8,8 @@ import torch
 from jaxtyping import Bool
 from torch import Tensor
 
-from attnworks.attention import Context, Geometry
+from attnworks.attention import Context, Geometry, complexity
 from attnworks.attention.bigbird import BigBird
-from attnworks.attention.complexity import (
-    edge_count,
-    graph_diameter,
-    layers_needed,
-    reached,
-    receptive_field,
-    spectral_gap,
-)
 from attnworks.attention.dense import Dense
 from attnworks.attention.graph import Graph
 from attnworks.attention.heads import fold_values
@@ -49,7 +41,7 @@ def parts_of_bigbird(draw: Draws, n: int = 13, side: int = 1, n_global: int = 2,
     table = _bigbird(draw, side, n_global, n_random).pattern.table(1, n)[0]
     two_parts = (WindowPattern(side) | GlobalPattern(n_global)).table(1, n)[0]
     drawn = (table & ~two_parts)[n_global:].sum(-1)
-    figures = {"edges": float(edge_count(table)), "edges of full attention": n * n}
+    figures = {"edges": float(complexity.edge_count(table)), "edges of full attention": n * n}
     return ClaimResult(
         same(stacked(drawn, table[two_parts]), stacked(torch.full_like(drawn, n_random), two_parts[two_parts])),
         figures=figures,
@@ -140,9 +132,9 @@ statement("S4.77", "§2.1.1", NOT_CHECKABLE).not_computed(
 def two_layers_connect_all(
     draw: Draws, n: int = 23, side: int = 1, n_global: int = 1, n_random: int = 0
 ) -> ClaimResult:
-    layers = graph_diameter(_bigbird(draw, side, n_global, n_random).pattern.table(1, n)[0])
+    layers = complexity.graph_diameter(_bigbird(draw, side, n_global, n_random).pattern.table(1, n)[0])
     assert layers is not None
-    window = graph_diameter(WindowPattern(max(side, 1)).table(1, n)[0])
+    window = complexity.graph_diameter(WindowPattern(max(side, 1)).table(1, n)[0])
     assert window is not None
     return ClaimResult(at_most(layers, 2), figures={"layers with a window alone": window})
 
@@ -166,7 +158,7 @@ def random_graphs_near_the_complete_one(draw: Draws, n: int = 31, share: float =
 def _second_eigenvalue(draw: Draws, n: int, share: float) -> float:
     """Of a random walk on a graph that has each edge with this chance, and every token's edge to itself."""
     upper = (draw.uniform(n, n) < share).triu(1)
-    return 1 - float(spectral_gap(upper | upper.mT | torch.eye(n, dtype=torch.bool)))
+    return 1 - float(complexity.spectral_gap(upper | upper.mT | torch.eye(n, dtype=torch.bool)))
 
 
 statement("S4.80", "§2.1.1", FALSE).not_computed(
@@ -187,7 +179,7 @@ statement("S4.80", "§2.1.1", FALSE).not_computed(
 @between(n=(11, 31), side=(0, 2), n_global=(0, 3), n_random=(0, 3))
 def edges_of_bigbird(draw: Draws, n: int = 13, side: int = 1, n_global: int = 2, n_random: int = 2) -> ClaimResult:
     bigbird = _bigbird(draw, side, n_global, n_random)
-    edges, width = edge_count(bigbird.pattern.table(1, n)[0]), 2 * side + 1
+    edges, width = complexity.edge_count(bigbird.pattern.table(1, n)[0]), 2 * side + 1
     formula = n_global * n + (n - n_global) * (n_global + n_random + width) - side * (side + 1)
     return ClaimResult(
         same(stacked(edges, bigbird.cost(n, n, Geometry(1, 1, 1)).edges), formula),
@@ -207,7 +199,7 @@ def edges_of_bigbird(draw: Draws, n: int = 13, side: int = 1, n_global: int = 2,
 def edges_of_a_window(draw: Draws, n: int = 23, side: int = 3) -> ClaimResult:
     width, table = 2 * side, WindowAttention(window=side).pattern.table(1, n)[0]
     return ClaimResult(
-        same(stacked(edge_count(table), window_edges(n, n, side)), n * (width + 1) - side * (side + 1)),
+        same(stacked(complexity.edge_count(table), window_edges(n, n, side)), n * (width + 1) - side * (side + 1)),
         figures={"pairs of full attention": n * n},
     )
 
@@ -221,9 +213,9 @@ def edges_of_a_window(draw: Draws, n: int = 23, side: int = 3) -> ClaimResult:
 )
 @between(layers=(1, 7), side=(1, 3), d=(2, 5))
 def receptive_field_of_dilated_windows(draw: Draws, layers: int = 6, side: int = 3, d: int = 3) -> ClaimResult:
-    span, seen = receptive_field(layers, side, (d,))
+    span, seen = complexity.receptive_field(layers, side, (d,))
     claimed = layers * d * 2 * side
-    mixed = receptive_field(layers, side, (1, d)).seen
+    mixed = complexity.receptive_field(layers, side, (1, d)).seen
     return ClaimResult(
         same(span - 1, claimed),
         without=same(seen - 1, claimed),
@@ -251,9 +243,9 @@ def gaps_of_a_dilated_window(draw: Draws, side: int = 2, d: int = 3) -> ClaimRes
 )
 @between(n=(2, 31), side=(1, 3))
 def layers_of_windows(draw: Draws, n: int = 23, side: int = 2) -> ClaimResult:
-    table, layers = WindowPattern(side).table(1, n)[0], layers_needed(n, side)
+    table, layers = WindowPattern(side).table(1, n)[0], complexity.layers_needed(n, side)
     assert layers is not None
-    enough, too_few = (reached(table, count).sum() for count in (layers, layers - 1))
+    enough, too_few = (complexity.reached(table, count).sum() for count in (layers, layers - 1))
     return ClaimResult(same(enough, n * n), without=same(too_few, n * n), figures={"layers needed": layers})
 
 
@@ -292,7 +284,7 @@ def two_sets_of_projections(draw: Draws, n: int = 13, k: int = 3, side: int = 1,
 )
 @between(layers=(1, 7), side=(1, 3), d=(2, 5))
 def dilations_by_head(draw: Draws, layers: int = 6, side: int = 3, d: int = 3) -> ClaimResult:
-    one, mixed, alike = (receptive_field(layers, side, steps) for steps in ((d,), (1, d), (d, d)))
+    one, mixed, alike = (complexity.receptive_field(layers, side, steps) for steps in ((d,), (1, d), (d, d)))
     return ClaimResult(
         more(mixed.seen, one.seen),
         without=more(alike.seen, one.seen),
@@ -309,7 +301,7 @@ def dilations_by_head(draw: Draws, layers: int = 6, side: int = 3, d: int = 3) -
 )
 @between(layers=(12, 24), d=(4, 8))
 def tens_of_thousands_of_tokens(draw: Draws, layers: int = 12, d: int = 4) -> ClaimResult:
-    wide, narrow = receptive_field(layers, 256, (d,)), receptive_field(6, 32, (d,))
+    wide, narrow = complexity.receptive_field(layers, 256, (d,)), complexity.receptive_field(6, 32, (d,))
     needed = [math.ceil((_TENS_OF_THOUSANDS - 1) / (count * width)) for count, width in ((12, 512), (6, 64))]
     return ClaimResult(
         at_least(wide.span, _TENS_OF_THOUSANDS),

@@ -14,10 +14,10 @@ from attnworks.exam.structure.search import band_mask, best_order, best_permutat
 from attnworks.models.block import Block as DecoderBlock
 from attnworks.models.block import Residual, Wiring
 from attnworks.models.config import AttentionConfig
-from attnworks.models.multihead import MultiHead
 from attnworks.reshape.projection.forms import nearest_mix
 from attnworks.theory import cases
 from attnworks.theory.cases import Draws, filled
+from attnworks.theory.claims.s3_heads import drawn_layer
 from attnworks.theory.claims.s4_structure import F64, one_block
 from attnworks.theory.contract import CONDITION, FALSE, HOLDS, NOT_CHECKABLE, ClaimResult, between, statement
 from attnworks.theory.networks import mechanism_weights
@@ -242,8 +242,7 @@ statement("S4.150", "figures 1, 2, 3, 5, 9, 14, 15", NOT_CHECKABLE).not_computed
 )
 @between(n=(2, 13), heads=(1, 7), v=(1, 7), d=(1, 7))
 def output_weights(draw: Draws, n: int = 5, heads: int = 2, v: int = 3, d: int = 7) -> ClaimResult:
-    X, config = draw.normal(1, n, d), AttentionConfig(heads=heads, d_k=3, d_v=v, bias=False)
-    layer = filled(draw, lambda: MultiHead(d, config))
+    X, layer = draw.normal(1, n, d), drawn_layer(draw, d, heads, 3, v, scale=1.0)
     Y, W_c = layer.attend(layer.queries(X), *layer.keys_values(X), Mask()).Y[0], layer.head_first()[3]
     side_by_side, W_O = torch.cat([*Y], -1), torch.cat([*W_c])
     return ClaimResult(same(torch.stack([side_by_side @ W_O, (Y @ W_c).sum(0)]), layer(X)[0]))

@@ -51,7 +51,7 @@ class CollapseRow:
     """The state after a layer, 0 being the input: how far apart its tokens are, and how far they could be.
 
     residual        composite residual from the mean row, of which the printed bound speaks
-    rounding        100 eps max |Z|: what is below is noise (D7), and bounds below are None
+    rounding        100 eps max |Z|: smaller values are noise (D7), and smaller bounds are None
     *_bound         from what was measured one layer before; *_from_input from the input and the weights alone
     printed_size    c rho^2 one layer before: the printed bound falls with depth where it is below 1
     Bounds are given where they apply, those of skip_low and skip_high with skip only, the others for attention alone;
@@ -215,7 +215,7 @@ def _of_attention_alone(states: list[Tensor], sizes: list[HeadSizes], scale: flo
 
 
 def _median(rows: Iterable[CollapseRow]) -> CollapseRow:
-    """Of every number over the seeds: what bounds another in each seed does so in the median too."""
+    """The median of every number over the seeds. A number that bounds another in each seed does so in the median too."""
     rows = list(rows)
     rounding = median(row.rounding for row in rows)
     values: dict[str, float | None] = {}

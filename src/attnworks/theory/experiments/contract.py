@@ -14,7 +14,7 @@ ExperimentRow = TypeVar("ExperimentRow")
 
 
 class ResultTable:
-    """A table as plain text; the first `left` columns are words, the others numbers."""
+    """A table as plain text; the first `left` columns hold words, the others numbers."""
 
     def __init__(self, title: str, *headings: str, left: int = 1) -> None:
         self.title, self.headings, self.left = title, headings, left

@@ -25,9 +25,9 @@ from attnworks.traces.paths import Hop, PathStep, path_counts, paths_by_length
 class PathLengthRow:
     """All paths of one length, added up.
 
-    count                how many they are
+    count                number of these paths
     size                 ||C_j||_F over that of the output
-    relative_residual    of C_j: near 0 they say the same of every token
+    relative_residual    of C_j: near 0 they add the same vector to every token
     missing              ||C_0 + ... + C_j - output||_F over that of the output: rounding at the last length
     """
 

@@ -43,9 +43,9 @@ _SPACE_TITLES = {
 
 @dataclass(frozen=True)
 class ContextRow:
-    """What becomes of the word in a sentence.
+    """Where attention moves the word in a sentence.
 
-    weights    how much of each word of the sentence it takes
+    weights    the attention weight of each word of the sentence
     values     where W_v puts the words: the corners of the hull that it cannot leave
     lands      sum of weights times values
     """
@@ -58,7 +58,7 @@ class ContextRow:
 
     @property
     def moved(self) -> float:
-        """How far it lands from where it would be alone."""
+        """The distance from where the word would be alone."""
         (x, y), (to_x, to_y) = self.values[_WORD], self.lands
         return ((to_x - x) ** 2 + (to_y - y) ** 2) ** 0.5
 
