@@ -157,6 +157,5 @@ def searches_are_exact(
         cases.outside_in_order(H, orders, side, eps).min(),
         cases.priced_gains(G, blocks, price).max(),
     )
-    return ClaimResult(
-        same(found, tried), figures={"maps tried": len(maps), "members of the third family": len(blocks)}
-    )
+    figures = {"maps tried": len(maps), "members of the third family": len(blocks)}
+    return ClaimResult(same(found, tried), figures=figures)

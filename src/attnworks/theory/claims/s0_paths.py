@@ -13,7 +13,7 @@ from attnworks.models.multihead import Observation
 from attnworks.theory.cases import Draws
 from attnworks.theory.contract import CONDITION, FALSE, HOLDS, NOT_CHECKABLE, TYPO, ClaimResult, between, statement
 from attnworks.theory.networks import drawn_network, given_network, network_with_drawn_maps
-from attnworks.theory.sides import more, same
+from attnworks.theory.sides import more, same, stacked
 from attnworks.traces.paths import path_counts
 
 
@@ -222,12 +222,7 @@ def paths_with_skip(draw: Draws, n: int = 5, e: int = 3, heads: int = 2, layers:
     run = network.run(X)
     lengths = [path.length for path in network.paths(X, run.maps)]
     by_length = [math.comb(layers, length) * heads**length for length in range(layers + 1)]
-    found = [
-        *(run.exit / X).flatten().tolist(),
-        len(lengths),
-        *(lengths.count(length) for length in range(layers + 1)),
-        *path_counts(network.steps(run.maps)),
-    ]
-    expected = [*[(heads + 1) ** layers] * (n * e + 1), *by_length, *by_length]
-    left, right = (torch.tensor(counts, dtype=torch.float64) for counts in (found, expected))
-    return ClaimResult(same(left, right), figures={"paths of full length": by_length[-1]})
+    one_by_one = [lengths.count(length) for length in range(layers + 1)]
+    found = stacked(run.exit / X, len(lengths), *one_by_one, *path_counts(network.steps(run.maps)))
+    expected = stacked(*[(heads + 1) ** layers] * (n * e + 1), *by_length, *by_length)
+    return ClaimResult(same(found, expected), figures={"paths of full length": by_length[-1]})

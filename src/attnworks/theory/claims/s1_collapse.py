@@ -74,13 +74,11 @@ def row_of_least_maximum(draw: Draws, n: int = 5, e: int = 3, spread: float = 1.
     X, others = draw.normal(n, e, scale=spread), draw.normal(17, 1, e, scale=spread)
     middle = X - best_row(X, "max")
     half_range = (X.amax(0) - X.amin(0)).max() / 2
-    least = [residual_norm(X, "inf").expand(17), residual_norm(X, "max").expand(17)]
-    least.append(torch.stack([entrywise_max(middle), half_range]))
-    from_others = [induced_inf(X - others), entrywise_max(X - others)]
-    from_others.append(torch.stack([half_range, entrywise_max(middle)]))
+    least = *(residual_norm(X, name).expand(17) for name in ("inf", "max")), entrywise_max(middle), half_range
+    from_others = induced_inf(X - others), entrywise_max(X - others), half_range, entrywise_max(middle)
     rows = identity(n)
     return ClaimResult(
-        at_most(torch.cat(least), torch.cat(from_others)),
+        at_most(stacked(*least), stacked(*from_others)),
         without=at_most(induced_inf(rows - best_row(rows, "max")), residual_norm(rows, "inf")),
         figures={
             "largest row sum, its own minimiser": float(residual_norm(X, "inf")),

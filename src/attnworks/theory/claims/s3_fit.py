@@ -12,7 +12,7 @@ from attnworks.reshape.growth.solvers import balanced, lowrank_fit, truncated_fi
 from attnworks.theory.cases import Draws
 from attnworks.theory.claims.s3_heads import lowest_found, misfit, nearest_of_rank, one_head, states
 from attnworks.theory.contract import CONDITION, FALSE, HOLDS, TYPO, ClaimResult, between, statement
-from attnworks.theory.sides import at_most, same
+from attnworks.theory.sides import at_most, same, stacked
 
 
 @statement("S3.14", "2", HOLDS).says(
@@ -35,10 +35,8 @@ def rank_of_the_scores(draw: Draws, n: int = 7, k: int = 2, extra: int = 3) -> C
 def shapes_of_the_factors(draw: Draws, e: int = 3, k: int = 2, extra: int = 2) -> ClaimResult:
     n = e + extra
     X, W_Q, W_K = draw.normal(n, e), draw.normal(e, k), draw.normal(e, k)
-    shapes = torch.tensor([(X @ W_Q).shape, (W_K.mT @ X.mT).shape])
-    return ClaimResult(
-        same(shapes, torch.tensor([[e, k], [k, e]])), corrected=same(shapes, torch.tensor([[n, k], [k, n]]))
-    )
+    shapes = stacked(*(X @ W_Q).shape, *(W_K.mT @ X.mT).shape)
+    return ClaimResult(same(shapes, stacked(e, k, k, e)), corrected=same(shapes, stacked(n, k, k, n)))
 
 
 @statement("S3.16", "2", CONDITION).says(
@@ -231,10 +229,8 @@ def factors_without_a_limit(draw: Draws, n: int = 7, e: int = 5, extra: int = 2)
     X, B = states(draw, n, e, 3.0), draw.normal(n, n)
     W_Q, W_K = truncated_fit(B, X, e).Z, torch.eye(e, dtype=torch.float64)
     best = lowrank_fit(B, X, e + extra)
-    found = torch.stack([misfit(B, X, W_Q @ W_K.mT), torch.tensor(W_K.shape[1]).double()])
-    return ClaimResult(
-        same(found, torch.tensor([best.value, e], dtype=torch.float64)), without=same(W_K.shape[1], best.right.shape[1])
-    )
+    found, columns = stacked(misfit(B, X, W_Q @ W_K.mT), W_K.shape[1]), best.right.shape[1]
+    return ClaimResult(same(found, stacked(best.value, e)), without=same(W_K.shape[1], columns))
 
 
 @statement("S3.27", "2", FALSE, heavy=True).says(

@@ -40,9 +40,8 @@ def share_of_attention(draw: Draws, n: int = 512, d: int = 1024) -> ClaimResult:
         "share of self-attention, n tokens": attention_share(n, d),
         "share that is quadratic in the length, n tokens": quadratic_share(n, d),
     }
-    by_formula = same(
-        stacked(attention_share(n, d), quadratic_share(n, d)), stacked((n + 2 * d) / (n + 6 * d), n / (n + 6 * d))
-    )
+    formulas = stacked((n + 2 * d) / (n + 6 * d), n / (n + 6 * d))
+    by_formula = same(stacked(attention_share(n, d), quadratic_share(n, d)), formulas)
     return ClaimResult(both(more(shares, 0.5), by_formula), without=more(short.max(), 0.5), figures=figures)
 
 
@@ -64,9 +63,8 @@ def pairs_of_tokens(draw: Draws, n: int = 512, d: int = 64) -> ClaimResult:
         Dense().cost(length, length, Geometry(1, width, width)).flops
         for length, width in ((n, d), (2 * n, d), (n, 2 * d))
     )
-    return ClaimResult(
-        same(longer, 4 * once), without=same(wider, once), figures={"FLOPs of one head": float(once), "pairs": n * n}
-    )
+    figures = {"FLOPs of one head": float(once), "pairs": n * n}
+    return ClaimResult(same(longer, 4 * once), without=same(wider, once), figures=figures)
 
 
 @statement("S4.71", "§2.1", HOLDS).says(

@@ -159,9 +159,8 @@ def lower_triangular_weights(draw: Draws, n: int = 5, spread: float = 1.0) -> Cl
         "entries of a blind row that are NaN by the formula": float(blind.softmax(-1).isnan().sum()),
         "largest weight of a blind row in ours": float(masked_softmax(blind, blind == 0).max()),
     }
-    return ClaimResult(
-        same(stacked((P != 0).sum(), P.triu(1), P), stacked(n * (n + 1) // 2, torch.zeros(n, n), ours)), figures=figures
-    )
+    left, right = stacked((P != 0).sum(), P.triu(1), P), stacked(n * (n + 1) // 2, torch.zeros(n, n), ours)
+    return ClaimResult(same(left, right), figures=figures)
 
 
 @statement("S4.57", "§1.2.5, (10)", HOLDS).says(
@@ -252,10 +251,8 @@ def word_by_word(draw: Draws, words: int = 3, longest: int = 4) -> ClaimResult:
     for token in written.tokens:
         best, beginning = best + float(p[beginning].max()), beginning * words + token + 1
     best += float(p[beginning].max()) if written.finished else 0.0
-    trapped = greedy_trap()
-    return ClaimResult(
-        same(written.logprob, best), without=same(trapped.greedy(2).logprob, trapped.every_text(2).max())
-    )
+    trap = greedy_trap()
+    return ClaimResult(same(written.logprob, best), without=same(trap.greedy(2).logprob, trap.every_text(2).max()))
 
 
 def _printed_mask(n: int) -> Float[Tensor, "n n"]:

@@ -149,12 +149,9 @@ def kernel_as_an_integral(draw: Draws, degree: int = 1) -> ClaimResult:
     nodes = torch.tensor([-(3**-0.5), 3**-0.5], dtype=torch.float64)
     linear = (slope * nodes * x * nodes).sum()
     t, coefficients = circle(4 * degree + 3), draw.normal(2 * degree + 1)
-    reproduced = circle_integral(
-        trigonometric_features(t, degree) @ coefficients * trigonometric_kernel(x.expand_as(t), t, degree)
-    )
-    return ClaimResult(
-        same(linear, slope * x), corrected=same(reproduced, trigonometric_features(x, degree) @ coefficients)
-    )
+    f_t, f_x = (trigonometric_features(points, degree) @ coefficients for points in (t, x))
+    reproduced = circle_integral(f_t * trigonometric_kernel(x.expand_as(t), t, degree))
+    return ClaimResult(same(linear, slope * x), corrected=same(reproduced, f_x))
 
 
 @statement("S4.94", "§2.1.2, theorem 2.1", CONDITION).says(
@@ -232,10 +229,8 @@ def kernels_need_not_be_positive(draw: Draws, n: int = 7, d: int = 3) -> ClaimRe
 )
 @between(n=(1, 13), k=(1, 7), v=(1, 7))
 def regrouped_sums(draw: Draws, n: int = 7, k: int = 5, v: int = 3) -> ClaimResult:
-    Q, K, V = _inputs(draw, n, k, v)
-    return ClaimResult(
-        same(mechanism_outputs(Linear(), Q, K, V), mechanism_outputs(Pooling(similarity="elu"), Q, K, V))
-    )
+    inputs, pooling = _inputs(draw, n, k, v), Pooling(similarity="elu")
+    return ClaimResult(same(mechanism_outputs(Linear(), *inputs), mechanism_outputs(pooling, *inputs)))
 
 
 @statement("S4.99", "§2.1.2", HOLDS).says(

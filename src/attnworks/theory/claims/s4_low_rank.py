@@ -102,9 +102,8 @@ def exponentials_of_a_softmax(draw: Draws, n: int = 512) -> ClaimResult:
 def scale_of_the_studied_matrix(draw: Draws, n: int = 7, k: int = 5) -> ClaimResult:
     Q, K, V = draw.normal(3, n, k)
     P = mechanism_weights(Dense(), Q, K, V)
-    return ClaimResult(
-        same(scaled_dot(Q, K, 1 / k).softmax(-1), P), corrected=same(scaled_dot(Q, K, k**-0.5).softmax(-1), P)
-    )
+    printed, scaled = (scaled_dot(Q, K, scale).softmax(-1) for scale in (1 / k, k**-0.5))
+    return ClaimResult(same(printed, P), corrected=same(scaled, P))
 
 
 @statement("S4.109", "§2.1.3, figure 10", CONDITION).says(
@@ -177,10 +176,8 @@ def normaliser_on_the_left(draw: Draws, n: int = 5) -> ClaimResult:
 def variance_of_the_projection(draw: Draws, n: int = 101, rank: int = 7) -> ClaimResult:
     """The squared lengths of the n columns of $R$ have mean 1 and variance $2 / k'$."""
     R = Sketched(rank=rank, seed=int(draw.integers(1, below=2**31))).draw(draw.normal(1, 1, n, 1))
-    slack = 6 * math.sqrt(2 / (rank * n))
-    return ClaimResult(
-        same(R.square().sum(0).mean(), 1, slack=slack), without=same(rank * R.square().sum(0).mean(), 1, slack=slack)
-    )
+    mean, slack = R.square().sum(0).mean(), 6 * math.sqrt(2 / (rank * n))
+    return ClaimResult(same(mean, 1, slack=slack), without=same(rank * mean, 1, slack=slack))
 
 
 @statement("S4.113", "§2.1.3, lemma 2.1", HOLDS).says(
@@ -228,9 +225,8 @@ def no_low_rank_for_all(draw: Draws, n: int = 23, d_v: int = 3, eps: float = 0.5
     P, V = torch.eye(n, dtype=torch.float64), draw.normal(n, d_v)
     missing = torch.linalg.matrix_norm(P - leading(P, n // 4)) / torch.linalg.matrix_norm(P)
     head = draw.stochastic(n, n)
-    return ClaimResult(
-        at_most(missing, eps), corrected=same(exact_low_rank(head, V) @ V, head @ V), figures={"rank": n // 4, "of": n}
-    )
+    figures = {"rank": n // 4, "of": n}
+    return ClaimResult(at_most(missing, eps), corrected=same(exact_low_rank(head, V) @ V, head @ V), figures=figures)
 
 
 @statement("S4.116", "§2.1.3", HOLDS).says(

@@ -163,9 +163,8 @@ def base_below_the_number_of_pairs(draw: Draws, pairs: int = 32, n: int = 5000) 
     near, far = least_distance(n, d, large), least_distance(n, d, small)
     narrow = [least_distance(5000, 8, base) for base in (large, 2.0)]
     figures |= {"least distance with d = 8, N = 10000": narrow[0], "least distance with d = 8, N = 2": narrow[1]}
-    return ClaimResult(
-        more(near, far), corrected=more(stacked(far, narrow[0]), stacked(near, narrow[1])), figures=figures
-    )
+    other_way_round = more(stacked(far, narrow[0]), stacked(near, narrow[1]))
+    return ClaimResult(more(near, far), corrected=other_way_round, figures=figures)
 
 
 @statement("S4.23", "§1.2.1", FALSE).says(
@@ -203,10 +202,8 @@ def shifted_cosines(draw: Draws, s: int = 7, n: int = 53, pairs: int = 8) -> Cla
 def shift_is_linear(draw: Draws, s: int = 7, n: int = 53, pairs: int = 8, base: float = _PAPER_BASE) -> ClaimResult:
     t, d = draw.integers(n, below=1000), 2 * pairs
     R = shift_matrix(float(s), d, base)
-    error = (R @ R.T - torch.eye(d, dtype=torch.float64)).abs().max()
-    return ClaimResult(
-        same(sinusoid(t, d, base) @ R.T, sinusoid(t + s, d, base)), figures={"error of orthogonality": float(error)}
-    )
+    figures = {"error of orthogonality": float((R @ R.T - torch.eye(d, dtype=torch.float64)).abs().max())}
+    return ClaimResult(same(sinusoid(t, d, base) @ R.T, sinusoid(t + s, d, base)), figures=figures)
 
 
 @statement("S4.26", "§1.2.1", TYPO).says(

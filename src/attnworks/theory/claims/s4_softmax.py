@@ -82,9 +82,8 @@ def scaling_up(draw: Draws, n: int = 5, lead: float = 0.5, factor: float = 2.0) 
     z[0] = 1.0 + lead
     tied = 1000 * torch.tensor([1.0, 1.0, 0.0], dtype=torch.float64)
     top, top_tied = ([(c * x).softmax(-1).max() for c in (factor, 1.0)] for x in (z, tied))
-    return ClaimResult(
-        more(*top), without=more(*top_tied), figures={"largest weight of two equal ones": float(top_tied[0])}
-    )
+    figures = {"largest weight of two equal ones": float(top_tied[0])}
+    return ClaimResult(more(*top), without=more(*top_tied), figures=figures)
 
 
 @statement("S4.50", "§1.2.3", CONDITION, heavy=True).says(
@@ -118,14 +117,10 @@ def dot_products_of_wide_vectors(draw: Draws, k: int = 64, n: int = 128) -> Clai
     }
     medians = {keys: median_gradients(draw, keys) for keys in (_FEW_KEYS, _MANY_KEYS)}
     for keys, (bare, with_scale) in medians.items():
-        figures |= {
-            f"median at k = 64, {keys} keys, unscaled": bare,
-            f"median at k = 64, {keys} keys, scaled": with_scale,
-        }
-    (few, few_scaled), (many, many_scaled), (wide, wide_scaled) = (
-        *medians.values(),
-        median_gradients(draw, _MANY_KEYS, 512),
-    )
+        figures[f"median at k = 64, {keys} keys, unscaled"] = bare
+        figures[f"median at k = 64, {keys} keys, scaled"] = with_scale
+    (few, few_scaled), (many, many_scaled) = medians.values()
+    wide, wide_scaled = median_gradients(draw, _MANY_KEYS, 512)
     return ClaimResult(
         both(
             same(products.square().mean(), k, slack=slack),

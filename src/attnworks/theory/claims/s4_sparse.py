@@ -150,9 +150,8 @@ def two_layers_connect_all(
 def random_graphs_near_the_complete_one(draw: Draws, n: int = 31, share: float = 0.5) -> ClaimResult:
     near, far = (_second_eigenvalue(draw, size, share) for size in (n, 4 * n))
     few_near, few_far = (_second_eigenvalue(draw, size, 1 / size) for size in (n, 4 * n))
-    return ClaimResult(
-        less(far, near), without=less(few_far, few_near), figures={"tokens": n, "of the larger graph": 4 * n}
-    )
+    figures = {"tokens": n, "of the larger graph": 4 * n}
+    return ClaimResult(less(far, near), without=less(few_far, few_near), figures=figures)
 
 
 def _second_eigenvalue(draw: Draws, n: int, share: float) -> float:

@@ -134,9 +134,8 @@ def limits_of_members(draw: Draws, n: int = 5, eps: float = 0.1, budget: int = 2
     limit = X + E
     B = [(-1) ** t * eps / 2 * identity_map(n, dtype=F64) for t in range(2)]
     outside = project_to_band(torch.cat([sequence, limit[None]]), 1, 1, eps, budget).l1
-    return ClaimResult(
-        same(stacked(outside, (sequence[-1] - limit).abs().sum()), 0), without=same((B[1] - B[0]).abs().sum(), 0)
-    )
+    distances = stacked(outside, (sequence[-1] - limit).abs().sum())
+    return ClaimResult(same(distances, 0), without=same((B[1] - B[0]).abs().sum(), 0))
 
 
 @statement("S4.146", "§3.1.2", HOLDS).says(

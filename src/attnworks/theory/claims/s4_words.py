@@ -140,9 +140,8 @@ def prediction_from_what_came_before(draw: Draws, n: int = 5, length: int = 7, w
 def cross_entropy(draw: Draws, n: int = 5, words: int = 7, d: int = 3, smoothing: float = 0.0) -> ClaimResult:
     X, M, gold = draw.normal(n, d), draw.normal(words, d), draw.integers(n, below=words)
     wanted = (1 - smoothing) * F.one_hot(gold, words).double() + smoothing / words
-    return ClaimResult(
-        same(linear_cross_entropy(X, M, None, gold, smoothing), -(wanted * (X @ M.T).log_softmax(-1)).sum())
-    )
+    formula = -(wanted * (X @ M.T).log_softmax(-1)).sum()
+    return ClaimResult(same(linear_cross_entropy(X, M, None, gold, smoothing), formula))
 
 
 @statement("S4.9", "§1.1", TYPO).says(

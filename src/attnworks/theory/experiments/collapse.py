@@ -215,7 +215,7 @@ def _of_attention_alone(states: list[Tensor], sizes: list[HeadSizes], scale: flo
 
 
 def _median(rows: Iterable[CollapseRow]) -> CollapseRow:
-    """The median of every number over the seeds. A number that bounds another in each seed does so in the median too."""
+    """The median of every number over the seeds. Bounds that hold in each seed also hold in the median."""
     rows = list(rows)
     rounding = median(row.rounding for row in rows)
     values: dict[str, float | None] = {}

@@ -6,12 +6,9 @@ Source: S0.11, S0.12 and D1; against S1.17, which counts paths and does not weig
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean
-
-from jaxtyping import Float
-from torch import Tensor
 
 from attnworks.exam.linalg.residual import relative_residual
 from attnworks.models.multihead import Observation
@@ -106,31 +103,25 @@ def _count(number: int) -> str:
 
 def _one_seed(experiment: PathLengthExperiment, seed: int) -> list[PathLengthRow]:
     network, X = experiment.draw_network(seed, skip=True), experiment.draw_input(seed)
-    maps: list[Float[Tensor, "1 h n n"]] = []
-
-    def keep(observation: Observation) -> None:
-        maps.append(observation.P)
-
-    output = network(X, observe=keep)
+    seen: list[Observation] = []
+    output = network(X, observe=seen.append)
     check_size(output)
-    layers = zip(network.attentions, maps, strict=True)
-    steps = [PathStep((Hop(lambda P=P: P, layer.W_V, layer.W_O),)) for layer, P in layers]
+    layers = zip(network.attentions, seen, strict=True)
+    steps = [PathStep((Hop(lambda P=found.P: P, layer.W_V, layer.W_O),)) for layer, found in layers]
     C = paths_by_length(X, steps)
     whole, missing = output.norm(), C.cumsum(0) - output
     numbers = zip(path_counts(steps), C, missing, strict=True)
     return [
         PathLengthRow(
-            length, count, (term.norm() / whole).item(), relative_residual(term).item(), (left.norm() / whole).item()
+            length, count, float(term.norm() / whole), float(relative_residual(term)), float(left.norm() / whole)
         )
         for length, (count, term, left) in enumerate(numbers)
     ]
 
 
 def _mean(rows: Sequence[PathLengthRow]) -> PathLengthRow:
-    def mean(name: str) -> float:
-        return fmean(getattr(row, name) for row in rows)
-
-    return PathLengthRow(rows[0].length, rows[0].count, mean("size"), mean("relative_residual"), mean("missing"))
+    names = ("size", "relative_residual", "missing")
+    return replace(rows[0], **{name: fmean(getattr(row, name) for row in rows) for name in names})
 
 
 _MAX_NAMED_BARS = 13
