@@ -67,10 +67,10 @@ def test_catalogs_that_are_no_files_are_passed_over(tmp_path: Path) -> None:
 
 def test_an_experiment_that_was_killed_before_its_first_result_can_be_started_again(tmp_path: Path) -> None:
     (tmp_path / ".results.json.0f.partial").write_text("{")
-    assert read_results(tmp_path, "results.json", "study", 1, dict) is None
+    assert read_results(tmp_path, "study", 1, dict) is None
     (tmp_path / "mine").touch()
     with pytest.raises(FolderError, match="expected a new folder"):
-        read_results(tmp_path, "results.json", "study", 1, dict)
+        read_results(tmp_path, "study", 1, dict)
 
 
 def without_unknown(made: dict[str, Any]) -> str:

@@ -21,7 +21,6 @@ from attnworks.reshape.growth import score as score_module
 from attnworks.studies import growth as study
 from attnworks.studies.growth import (
     ALL_WAYS,
-    RESULTS_FILE,
     WAYS,
     WAYS_ALONG,
     GrowthRun,
@@ -45,6 +44,7 @@ from attnworks.studies.recall import (
     recall_text_loss,
     train_recall,
 )
+from attnworks.studies.results import RESULTS_FILE
 from attnworks.training.objectives.contract import Outputs
 from tests.helpers import assert_close
 
@@ -159,8 +159,8 @@ def test_the_model_from_scratch_is_trained_for_the_same_total_steps(
             rates += given[3]
             return train(*given)
 
-        monkeypatch.setattr(study, "train", counted)
-        run = study._Shared(0, TINY, silent).once(1, way)
+        monkeypatch.setattr(study, "train_recall", counted)
+        run = study._SeedStudy(0, TINY, silent).once(1, way)
         assert run.points[-1].d_k == 2
         steps[way] = len(rates)
     assert steps == dict.fromkeys(("zero", "from-scratch"), TINY.train_steps + TINY.steps)
@@ -178,7 +178,7 @@ def test_it_goes_on_where_it_was_stopped_and_adds_what_is_new(tmp_path: Path, mo
     every = run_growth_study(tmp_path / "some", TINY, [0], (1,), ways)
     assert [_timeless(run) for run in every] == [_timeless(run) for run in whole]
     assert every[0] == some[0]
-    monkeypatch.setattr(study, "train", lambda *_: pytest.fail("trained again"))
+    monkeypatch.setattr(study, "train_recall", lambda *_: pytest.fail("trained again"))
     assert run_growth_study(tmp_path / "some", TINY, [0], (1,), ways) == every
 
 
@@ -228,7 +228,7 @@ def test_the_command_prints_tables_or_json_and_draws(tmp_path: Path) -> None:
 def _made_up(way: str, losses: list[list[float]]) -> list[GrowthRun]:
     """For every seed the losses at steps 0, 1, 2."""
     return [
-        GrowthRun("once", seed, 1, way, (), [LossPoint(step, 2, 1, loss, 0.0) for step, loss in enumerate(found)])
+        GrowthRun("once", seed, 1, way, [], [LossPoint(step, 2, 1, loss, 0.0) for step, loss in enumerate(found)])
         for seed, found in enumerate(losses)
     ]
 
@@ -259,7 +259,7 @@ def test_what_cannot_be_used_is_refused_before_anything_runs(tmp_path: Path) -> 
     for adds in ((), (0,), (17,)):
         with pytest.raises(UsageError, match="from 1 to 16"):
             run_growth_study(tmp_path / "out", TINY, [0], adds)
-    with pytest.raises(UsageError, match="at least 8"):
+    with pytest.raises(UsageError, match="a whole number from 8"):
         GrowthStudySettings(survey=7)
     code, _, stderr = command(*OPTIONS, "--add", "1,b", "--out", tmp_path / "out")
     assert code == 2 and "'b' is no whole number" in stderr
@@ -268,5 +268,5 @@ def test_what_cannot_be_used_is_refused_before_anything_runs(tmp_path: Path) -> 
 
 def test_a_folder_of_something_else_is_refused(tmp_path: Path) -> None:
     (tmp_path / RESULTS_FILE).write_text('{"format": 1, "cells": []}')
-    with pytest.raises(FolderError, match=r"the results\.json of this study"):
+    with pytest.raises(FolderError, match=r"one with its results\.json"):
         run_growth_study(tmp_path, TINY, [0])

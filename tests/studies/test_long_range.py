@@ -15,7 +15,7 @@ from click.testing import CliRunner
 from attnworks.cli import main
 from attnworks.core.errors import FolderError, UnknownNameError, UsageError
 from attnworks.studies import long_range_cell
-from attnworks.studies.long_range import RESULTS_FILE, default_mechanisms, read_cells, run_long_range
+from attnworks.studies.long_range import default_mechanisms, read_cells, run_long_range
 from attnworks.studies.long_range_cell import (
     Cell,
     CellProgress,
@@ -30,6 +30,7 @@ from attnworks.studies.long_range_cell import (
     training_lengths,
     wilson,
 )
+from attnworks.studies.results import RESULTS_FILE
 from attnworks.studies.tasks import TASKS, Readout, Recall, TaskBatch
 from attnworks.training.fit import Fit, FitStep
 from tests.helpers import assert_close
@@ -222,7 +223,7 @@ def test_what_cannot_run_is_refused_before_anything_does(tmp_path: Path) -> None
 
 def test_a_folder_of_other_settings_or_of_something_else_is_refused(tmp_path: Path) -> None:
     run_long_range(tmp_path / "a", TINY, ("recall",), ("dense",))
-    with pytest.raises(UsageError, match="expected steps=3, as in the cells that are there"):
+    with pytest.raises(UsageError, match="expected steps=3, as in the saved cells"):
         run_long_range(tmp_path / "a", replace(TINY, steps=4), ("recall",), ("dense",))
     with pytest.raises(UsageError, match="expected steps=3"):  # before the mechanisms are tried, which takes long
         run_long_range(tmp_path / "a", replace(TINY, steps=4), ("recall",), ("dens",))
@@ -253,7 +254,7 @@ def test_a_run_with_other_settings_does_not_overwrite(tmp_path: Path) -> None:
     def tell(event: CellProgress | Cell) -> None:
         run_long_range(tmp_path, others, ("bytes",), ("dense",))
 
-    with pytest.raises(UsageError, match="expected steps=2, as in the cells that are there"):
+    with pytest.raises(UsageError, match="expected steps=2, as in the saved cells"):
         run_long_range(tmp_path, TINY, ("recall",), ("dense",), tell=tell)
     assert [cell.task for cell in read_cells(tmp_path, others)] == ["bytes"]
 

@@ -15,8 +15,9 @@ from attnworks.cli.train_display import TrainDisplay, stop_on_signal
 from attnworks.core.checks import own_folder
 from attnworks.core.folders import read_file
 from attnworks.models.build import PRESETS, preset
-from attnworks.studies.conti import MAPS_FOLDER, RESULTS_FILE, run_conti
+from attnworks.studies.conti import MAPS_FOLDER, run_conti
 from attnworks.studies.pictures import draw_heads
+from attnworks.studies.results import RESULTS_FILE
 from attnworks.training.events import Watcher
 from attnworks.training.recipe import Recipe
 from attnworks.training.run import Run

@@ -18,8 +18,9 @@ from attnworks.cli.reshape_run import watching
 from attnworks.cli.train_display import TrainDisplay, stop_on_signal
 from attnworks.core.checks import own_folder
 from attnworks.core.folders import read_file
-from attnworks.studies.conti import MAPS_FOLDER, RESULTS_FILE
+from attnworks.studies.conti import MAPS_FOLDER
 from attnworks.studies.pictures import draw_cost, draw_families, draw_forms, draw_heads
+from attnworks.studies.results import RESULTS_FILE
 from attnworks.studies.structure import (
     EIGHT_HEADS,
     ONE_HEAD,

@@ -16,7 +16,7 @@ from attnworks.cli.conti_display import NO_PICTURES
 from attnworks.core.checks import own_folder
 from attnworks.core.errors import FolderError
 from attnworks.core.folders import new_folder, read_file
-from attnworks.studies.conti import RESULTS_FILE
+from attnworks.studies.results import RESULTS_FILE
 from attnworks.theory.experiments.collapse import CollapseExperiment
 from attnworks.theory.experiments.contract import ResultTable, TheoryExperiment
 from attnworks.theory.experiments.figures import FIGURE_FILES

@@ -12,28 +12,32 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from torch import Tensor
+
 from attnworks.core.folders import write_file
 from attnworks.models.counting import count_parameters
-from attnworks.models.decoding import beam
+from attnworks.models.decoding import Hypothesis, beam
 from attnworks.models.decoding.translate import EMPTY_HYPOTHESIS, decode_sentences, trace_translation, translations
+from attnworks.studies.results import write_results
 from attnworks.text.passages import Passage
 from attnworks.text.vocabulary import BOS, EOS
 from attnworks.traces.own import OwnSubject
-from attnworks.training.evaluate import translation_scores
+from attnworks.training.evaluate import TranslationScores, translation_scores
 from attnworks.training.events import Watcher
 from attnworks.training.recipe import Recipe
 from attnworks.training.run import Run
 
 DOCUMENTED_PRESETS = ("conti-1h", "conti-8h")
 ALL_PRESETS = (*DOCUMENTED_PRESETS, "lstm-plain", "lstm-dot", "lstm-multiplicative", "lstm-additive")
-RESULTS_FILE, MAPS_FOLDER = "results.json", "maps"
+MAPS_FOLDER = "maps"
 NUM_BEAMS = 5
 
 
 def dictionary_translations(train: Sequence[Passage], sentences: Sequence[Sequence[str]]) -> list[list[str]] | None:
-    """Translate each word by the word it is most often aligned to in `train`, or by nothing if that is more frequent.
+    """Translate word for word: each word becomes the word that it is most often aligned to in `train`.
 
-    None if the pairs have no alignment. Unknown words stay as they are.
+    A word that is more often without a partner is left out. Unknown words stay as they are. None if the pairs have no
+    alignment.
     """
     aligned: defaultdict[str, Counter[str | None]] = defaultdict(Counter)
     for pair in train:
@@ -85,8 +89,8 @@ def run_conti(
         subject = OwnSubject.open(str(place), device=recipe.device)
         write_maps(folder / MAPS_FOLDER / f"{recipe.preset}.json", subject, run.corpus.test[:shown])
         results.append(_score(run, subject))
-        table = {"results": [asdict(result) for result in results], "dictionary_bleu": _dictionary_bleu(run)}
-        write_file(folder / RESULTS_FILE, (json.dumps(table, indent=2) + "\n").encode())
+        rows = [asdict(result) for result in results]
+        write_results(folder, {"results": rows, "dictionary_bleu": _dictionary_bleu(run)})
     return results
 
 
@@ -100,11 +104,8 @@ def train_or_resume(
 
 
 def _score(run: Run, subject: OwnSubject) -> ContiResult:
-    """Beam-5 translations of the whole test split by the best checkpoint."""
-    pairs = run.corpus.test
-    sentences = [pair.words[0] for pair in pairs]
-    written = translations(subject.model, *subject.vocabularies, sentences, beams=NUM_BEAMS, device=subject.device)
-    scores = translation_scores(written, [pair.words[1] for pair in pairs])
+    """The scores of the best checkpoint on the whole test split, translated by beam search."""
+    scores = score_test(run, subject, beams=NUM_BEAMS)
     return ContiResult(
         model=run.recipe.preset,
         parameters=sum(count_parameters(run.model.config).values()),
@@ -116,28 +117,36 @@ def _score(run: Run, subject: OwnSubject) -> ContiResult:
     )
 
 
+def score_test(
+    run: Run, subject: OwnSubject, *, sentences: int | None = None, beams: int = 1
+) -> TranslationScores | None:
+    """The scores of a model on the first sentences of the test split of a run; None without sacrebleu."""
+    pairs = [pair.words for pair in run.corpus.test[:sentences]]
+    sources, references = [source for source, _ in pairs], [target for _, target in pairs]
+    written = translations(subject.model, *subject.vocabularies, sources, beams=beams, device=subject.device)
+    return translation_scores(written, references)
+
+
 def _dictionary_bleu(run: Run) -> float | None:
     """BLEU of a word-for-word dictionary on the same sentences; None if the corpus has no alignment."""
-    translations = dictionary_translations(run.corpus.train, [pair.words[0] for pair in run.corpus.test])
-    if translations is None:
-        return None
-    scores = translation_scores(translations, [pair.words[1] for pair in run.corpus.test])
+    written = dictionary_translations(run.corpus.train, [pair.words[0] for pair in run.corpus.test])
+    scores = None if written is None else translation_scores(written, [pair.words[1] for pair in run.corpus.test])
     return None if scores is None else scores.bleu
 
 
 def write_maps(path: Path, subject: OwnSubject, pairs: Sequence[Passage]) -> None:
     """The attention of the model on some sentences and their translations, as `trace_translation` gives it."""
+    model, vocabularies = subject.model, subject.vocabularies
+
+    def decode(tokens: Tensor, real: Tensor | None, max_new_tokens: int) -> list[Hypothesis]:
+        found = beam(model, tokens, real, bos=BOS, eos=EOS, max_new_tokens=max_new_tokens)
+        return [hypotheses[0] for hypotheses in found]
+
     traces: list[dict[str, Any]] = []
-    for pair in pairs:
+    for words in (pair.words[0] for pair in pairs):
         (hypothesis,) = decode_sentences(
-            lambda tokens, real, longest: [
-                best[0] for best in beam(subject.model, tokens, real, bos=BOS, eos=EOS, max_new_tokens=longest)
-            ],
-            subject.vocabularies[0],
-            [pair.words[0]],
-            empty=EMPTY_HYPOTHESIS,
-            device=subject.device,
+            decode, vocabularies[0], [words], empty=EMPTY_HYPOTHESIS, device=subject.device
         )
-        traces.append(trace_translation(subject.model, *subject.vocabularies, pair.words[0], hypothesis))
+        traces.append(trace_translation(model, *vocabularies, words, hypothesis))
     path.parent.mkdir(exist_ok=True)
     write_file(path, json.dumps({"format": 1, "sentences": traces}).encode())

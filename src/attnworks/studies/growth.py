@@ -9,10 +9,9 @@ Source: Burgund (S3.13-S3.30); the task is that of `studies.recall`.
 from __future__ import annotations
 
 import copy
-import json
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
 from statistics import fmean
@@ -23,7 +22,6 @@ import torch
 from attnworks.core.checks import choice, integer
 from attnworks.core.display import Progress, silent
 from attnworks.core.errors import FolderError, UsageError
-from attnworks.core.folders import write_file
 from attnworks.core.places import Slot
 from attnworks.models import Transformer
 from attnworks.models.anatomy import attention_layers, heads_of
@@ -41,22 +39,16 @@ from attnworks.studies.recall import (
     recall_text_loss,
     train_recall,
 )
-from attnworks.studies.results import read_results
+from attnworks.studies.results import read_results, write_results
 
-RESULTS_FILE, RESULTS_FORMAT = "results.json", 2
+RESULTS_FORMAT = 2
 NO_GROWTH, FROM_SCRATCH = "none", "from-scratch"
 WAYS = ("fisher", "whitened", "random", "zero", "split", "gradmax", "document", "document-descending")
 """Ways of filling new columns."""
 ALL_WAYS = (*WAYS, NO_GROWTH, FROM_SCRATCH)
 WAYS_ALONG = ("fisher", "random", "zero", "gradmax", FROM_SCRATCH)
-CONTROLS = {
-    NO_GROWTH: ("no growth", "no growth"),
-    FROM_SCRATCH: (
-        "same final size, trained from scratch for the same total steps",
-        "from scratch, same size and steps",
-    ),
-}
-"""Models that do not grow, for comparison: the long name of each, and a short one for pictures."""
+CONTROLS = {NO_GROWTH: "no growth", FROM_SCRATCH: "same final size, trained from scratch for the same total steps"}
+"""Models that do not grow, for comparison, with their names in tables."""
 PREDICTING_WAYS = ("fisher", "whitened")
 WAYS_WITHOUT_SURVEY = ("zero", "split")
 """Ways that need no survey; its time does not count as theirs."""
@@ -94,7 +86,7 @@ class GrowthStudySettings:
 
     @property
     def marks(self) -> list[int]:
-        return [*(mark for mark in SHOWN_STEPS if mark < self.steps), self.steps]
+        return [*(step for step in SHOWN_STEPS if step < self.steps), self.steps]
 
 
 @dataclass(frozen=True)
@@ -132,8 +124,8 @@ class GrowthRun:
     seed: int
     add: int
     way: str
-    growths: Sequence[GrowthEvent]
-    points: Sequence[LossPoint]
+    growths: list[GrowthEvent]
+    points: list[LossPoint]
 
     @property
     def key(self) -> _RunKey:
@@ -163,9 +155,13 @@ def run_growth_study(
     The same seed gives all ways the same narrow model, survey and batches. The model from scratch is always among the
     runs, also where `ways` does not name it.
     """
-    check_growth_options(adds, ways)
+    for way in ways:
+        choice("way of growing", way, ALL_WAYS)
+    if not adds or not all(1 <= add <= 16 for add in adds):
+        got = ", ".join(map(str, adds)) or "none"
+        raise UsageError(f"--add {got}", "numbers of columns from 1 to 16", got, "for instance --add 1,2")
     known = {run.key: run for run in read_runs(folder, settings)}
-    wanted = _wanted(seeds, adds, ways)
+    wanted = _run_keys(seeds, adds, ways)
 
     def tell_or_stop(stage: str, done: int, total: int) -> None:
         if should_stop():
@@ -174,28 +170,16 @@ def run_growth_study(
 
     try:
         for seed in seeds:
-            shared = _Shared(seed, settings, tell_or_stop)
+            study = _SeedStudy(seed, settings, tell_or_stop)
             for key in (key for key in wanted if key[1] == seed and key not in known):
-                known[key] = shared.once(*key[2:]) if key[0] == "once" else shared.along(*key[2:])
-                _write(folder, settings, known.values())
+                known[key] = study.once(*key[2:]) if key[0] == "once" else study.along(*key[2:])
+                write_results(folder, growth_report(settings, known.values()))
     except _StoppedError:
         pass
     return [known[key] for key in wanted if key in known]
 
 
-def check_growth_options(adds: Sequence[int], ways: Sequence[str]) -> None:
-    for way in ways:
-        choice("way of growing", way, ALL_WAYS)
-    if not adds or not all(1 <= add <= 16 for add in adds):
-        raise UsageError(
-            f"growing by {', '.join(map(str, adds)) or 'nothing'}",
-            "numbers of columns from 1 to 16",
-            ", ".join(map(str, adds)) or "none",
-            "--add 1,2 for instance",
-        )
-
-
-def _wanted(seeds: Sequence[int], adds: Sequence[int], ways: Sequence[str]) -> list[_RunKey]:
+def _run_keys(seeds: Sequence[int], adds: Sequence[int], ways: Sequence[str]) -> list[_RunKey]:
     growing = [way for way in ways if way in WAYS]
     along = [way for way in WAYS_ALONG if way in growing]
     widths = range(START_WIDTH + 1, FINAL_WIDTH + 1) if along else ()
@@ -209,79 +193,62 @@ def _wanted(seeds: Sequence[int], adds: Sequence[int], ways: Sequence[str]) -> l
     return [key for seed in seeds for key in keys(seed)]
 
 
-class _Shared:
-    """What all runs of a seed share. Each part is computed when it is first needed."""
+class _SeedStudy:
+    """The runs of one seed. Models and data that they share are computed when they are first needed."""
 
     def __init__(self, seed: int, settings: GrowthStudySettings, tell: Progress) -> None:
         self.seed, self.settings, self.tell = seed, settings, tell
 
     def once(self, add: int, way: str) -> GrowthRun:
-        """Part "once": from the trained narrow model, or from one of the final size trained for as many steps."""
-        start = self._trained(START_WIDTH + add) if way == FROM_SCRATCH else self.narrow
-        added = {0: add} if way in WAYS else {}
-        run = GrowthRun("once", self.seed, add, way, (), ())
-        return self._follow(
-            run, start, added, _dense_marks(self.settings.steps), AFTER_GROWTH_LEARNING_RATE, lambda model: self._survey
-        )
+        """Part "once": from the trained narrow model, or from one of the final size trained for the same steps."""
+        start = self._trained(START_WIDTH + add) if way == FROM_SCRATCH else self._narrow
+        run = GrowthRun("once", self.seed, add, way, [], [])
+        marks = _dense_marks(self.settings.steps)
+        return self._train(run, start, {0: add} if way in WAYS else {}, marks, AFTER_GROWTH_LEARNING_RATE)
 
     def along(self, add: int, way: str) -> GrowthRun:
         """Part "along": from a new model, which grows by one column at regular steps or has its final width at once."""
         every = self.settings.every
-        run = GrowthRun("along", self.seed, add, way, (), ())
         start = new_recall_model(START_WIDTH + add if way == FROM_SCRATCH else START_WIDTH, self.seed)
         added = {} if way == FROM_SCRATCH else dict.fromkeys(range(every, every * (add + 1), every), 1)
         end = every * (START_WIDTH + add)
         marks = sorted({*range(0, end, max(1, every // 3)), *added, end})
-        return self._follow(run, start, added, marks, START_LEARNING_RATE, self._look)
+        return self._train(GrowthRun("along", self.seed, add, way, [], []), start, added, marks, START_LEARNING_RATE)
 
-    def _follow(
-        self,
-        run: GrowthRun,
-        start: Transformer,
-        added: dict[int, int],
-        marks: Sequence[int],
-        rate: float,
-        look: Callable[[Transformer], tuple[GrowthSurvey, float]],
+    def _train(
+        self, run: GrowthRun, start: Transformer, added: dict[int, int], marks: Sequence[int], learning_rate: float
     ) -> GrowthRun:
-        """Train, measure the loss at every step of `marks`, and grow at the steps of `added`."""
-        name = f"seed {run.seed}, {_title(run)}"
+        """Train a copy of `start` and fill in the run: the loss at every step of `marks`, the growths of `added`."""
+        name = f"seed {run.seed}, " + ("no growth" if run.way == NO_GROWTH else f"{run.part} +{run.add}, {run.way}")
         model, batches = copy.deepcopy(start), self._random("after")
         optimizer, step, seconds = new_optimizer(model), 0, 0.0
-        growths: list[GrowthEvent] = []
-        points: list[LossPoint] = []
         for mark in marks:
             seconds += train_recall(
-                model, optimizer, batches, [rate] * (mark - step),
+                model, optimizer, batches, [learning_rate] * (mark - step),
                 lambda done, base=step: self.tell(name, base + done, marks[-1]),
             )  # fmt: skip
             step = mark
-            points.append(self._point(model, step, seconds))
+            run.points.append(self._point(model, step, seconds))
             if step in added:
-                model, found = self._grown(run, model, added[step], points[-1], look)
-                seconds, optimizer = seconds + found.seconds, new_optimizer(model)
-                growths.append(found)
-                points.append(self._point(model, step, seconds))
-        return replace(run, growths=growths, points=points)
+                model, event = self._grow(run, model, added[step])
+                seconds, optimizer = seconds + event.seconds, new_optimizer(model)
+                run.growths.append(event)
+                run.points.append(self._point(model, step, seconds))
+        return run
 
-    def _grown(
-        self,
-        run: GrowthRun,
-        model: Transformer,
-        add: int,
-        now: LossPoint,
-        look: Callable[[Transformer], tuple[GrowthSurvey, float]],
-    ) -> tuple[Transformer, GrowthEvent]:
-        survey, looking = look(model)
+    def _grow(self, run: GrowthRun, model: Transformer, add: int) -> tuple[Transformer, GrowthEvent]:
+        """The model with `add` more columns, or the same model if the way finds no bottleneck."""
+        survey, survey_seconds = self._narrow_survey if run.part == "once" else self._survey(model)
         began = time.perf_counter()
         fall: float | None = None
         refused: str | None = None
         try:
-            settled = plan_step(survey, growth_method(run.way), {GROWN_SPOT: add}, run.seed)
-            fall, model = settled.fall, grown(model, settled.steps)  # pyright: ignore[reportAssignmentType]
+            planned = plan_step(survey, growth_method(run.way), {GROWN_SPOT: add}, run.seed)
+            fall, model = planned.fall, grown(model, planned.steps)  # pyright: ignore[reportAssignmentType]
         except NoBottleneckError as error:
             refused = error.got
-        seconds = time.perf_counter() - began + (0.0 if run.way in WAYS_WITHOUT_SURVEY else looking)
-        return model, GrowthEvent(now.step, now.loss, fall, refused, seconds)
+        seconds = time.perf_counter() - began + (0.0 if run.way in WAYS_WITHOUT_SURVEY else survey_seconds)
+        return model, GrowthEvent(run.points[-1].step, run.points[-1].loss, fall, refused, seconds)
 
     def _point(self, model: Transformer, step: int, seconds: float) -> LossPoint:
         (head,) = heads_of(attention_layers(anatomy_of(model))[GROWN_SPOT.place.slot])
@@ -289,7 +256,7 @@ class _Shared:
         return LossPoint(step, head.W_Q.shape[1], size, recall_loss(model, self._held_out), seconds)
 
     @cached_property
-    def narrow(self) -> Transformer:
+    def _narrow(self) -> Transformer:
         return self._trained(START_WIDTH)
 
     @cached_property
@@ -297,10 +264,10 @@ class _Shared:
         return draw_recall(self.settings.held_out, self._random("held out"))
 
     @cached_property
-    def _survey(self) -> tuple[GrowthSurvey, float]:
-        return self._look(self.narrow)
+    def _narrow_survey(self) -> tuple[GrowthSurvey, float]:
+        return self._survey(self._narrow)
 
-    def _look(self, model: Transformer) -> tuple[GrowthSurvey, float]:
+    def _survey(self, model: Transformer) -> tuple[GrowthSurvey, float]:
         """A survey of the model, and the seconds it took."""
         sequences = draw_recall(self.settings.survey, self._random("survey"))
         began = time.perf_counter()
@@ -313,7 +280,7 @@ class _Shared:
         model, steps = new_recall_model(d_k, self.seed), self.settings.train_steps
         name = f"seed {self.seed}, training with d_k = {d_k}"
         train_recall(
-            model, new_optimizer(model), self._random("before"), _falling(steps),
+            model, new_optimizer(model), self._random("before"), _falling_rates(steps),
             lambda done: self.tell(name, done, steps),
         )  # fmt: skip
         return model
@@ -323,14 +290,8 @@ class _Shared:
         return torch.Generator().manual_seed(len(uses) * self.seed + uses.index(use) + 1)
 
 
-def _title(run: GrowthRun) -> str:
-    if run.way == NO_GROWTH:
-        return "no growth"
-    return f"{run.part} +{run.add}, {run.way}"
-
-
-def _falling(steps: int) -> list[float]:
-    """The learning rate of each step: constant for three quarters, then linearly from a third of it to the last."""
+def _falling_rates(steps: int) -> list[float]:
+    """The learning rate of each step: constant for three quarters, then falling linearly from a third of that."""
     falling = steps * 7 // 27
     return [START_LEARNING_RATE] * (steps - falling) + [
         AFTER_GROWTH_LEARNING_RATE + (FINAL_LEARNING_RATE - AFTER_GROWTH_LEARNING_RATE) * step / falling
@@ -348,47 +309,34 @@ def _dense_marks(steps: int) -> list[int]:
 
 def read_runs(folder: Path, settings: GrowthStudySettings) -> list[GrowthRun]:
     """The runs of an earlier study with the same settings in this folder; a new or empty folder has none."""
-    kept = read_results(
-        folder,
-        RESULTS_FILE,
-        "study",
-        RESULTS_FORMAT,
-        lambda table: (GrowthStudySettings(**table["settings"]), [_run(told) for told in table["runs"]]),
-    )
-    if kept is None:
-        return []
-    before, runs = kept
+    saved = read_results(
+        folder, "study", RESULTS_FORMAT,
+        lambda table: (GrowthStudySettings(**table["settings"]), [_run(row) for row in table["runs"]]),
+    )  # fmt: skip
+    before, runs = saved or (settings, [])
     if before != settings:
         raise FolderError(f"the study in {folder}", "the same settings", "others", "choose another --out")
     return runs
 
 
-def _run(told: dict[str, Any]) -> GrowthRun:
-    growths, points = (
-        [GrowthEvent(**found) for found in told["growths"]],
-        [LossPoint(**point) for point in told["points"]],
-    )
-    return GrowthRun(**{**told, "growths": growths, "points": points})
-
-
-def _write(folder: Path, settings: GrowthStudySettings, runs: Iterable[GrowthRun]) -> None:
-    folder.mkdir(parents=True, exist_ok=True)
-    write_file(folder / RESULTS_FILE, (json.dumps(growth_report(settings, runs), indent=2) + "\n").encode())
+def _run(row: dict[str, Any]) -> GrowthRun:
+    growths = [GrowthEvent(**event) for event in row["growths"]]
+    points = [LossPoint(**point) for point in row["points"]]
+    return GrowthRun(**{**row, "growths": growths, "points": points})
 
 
 def growth_report(settings: GrowthStudySettings, runs: Iterable[GrowthRun]) -> dict[str, Any]:
     """The study as JSON; `controls` describes the models that do not grow."""
-    told = [asdict(run) for run in runs]
-    controls = {way: way_name(way) for way in CONTROLS}
-    return {"format": RESULTS_FORMAT, "settings": asdict(settings), "controls": controls, "runs": told}
+    rows = [asdict(run) for run in runs]
+    return {"format": RESULTS_FORMAT, "settings": asdict(settings), "controls": CONTROLS, "runs": rows}
 
 
 # --- tables and pictures ---
 
 
-def way_name(way: str, *, short: bool = False) -> str:
-    """The name of a way, or of a model that does not grow, in tables or (short) in pictures."""
-    return CONTROLS[way][short] if way in CONTROLS else way
+def way_name(way: str) -> str:
+    """The name of a way, or of a model that does not grow, in tables."""
+    return CONTROLS.get(way, way)
 
 
 def runs_of_way(runs: Sequence[GrowthRun], part: str, add: int, way: str) -> list[GrowthRun]:
@@ -397,7 +345,7 @@ def runs_of_way(runs: Sequence[GrowthRun], part: str, add: int, way: str) -> lis
 
 
 def rank_ways(runs: Sequence[GrowthRun], add: int, step: int) -> dict[str, int]:
-    """Ways of part "once" by mean loss at a step, the best first, each with the number of seeds where it beats that."""
+    """Ways of part "once" by mean loss at a step, the best first, and in how many seeds each beats the best."""
     losses = {way: [run.loss(step) for run in runs_of_way(runs, "once", add, way)] for way in WAYS}
     known = sorted((way for way in WAYS if losses[way]), key=lambda way: fmean(losses[way]))
     return {way: sum(own < best for own, best in zip(losses[way], losses[known[0]], strict=False)) for way in known}
@@ -406,10 +354,10 @@ def rank_ways(runs: Sequence[GrowthRun], add: int, step: int) -> dict[str, int]:
 def overtaking_step(runs: Sequence[GrowthRun], add: int, leader: str, other: str) -> int | None:
     """The first step from which `other` has a lower loss than `leader` in some seed at every later point, or None."""
     pairs = list(zip(runs_of_way(runs, "once", add, leader), runs_of_way(runs, "once", add, other), strict=False))
-    met: int | None = None
+    overtaken: int | None = None
     for step in sorted({point.step for run, _ in pairs for point in run.points}):
         if not any(two.loss(step) < one.loss(step) for one, two in pairs):
-            met = None
-        elif met is None:
-            met = step
-    return met
+            overtaken = None
+        elif overtaken is None:
+            overtaken = step
+    return overtaken

@@ -19,7 +19,6 @@ from attnworks.studies.growth import (
     GrowthRun,
     GrowthStudySettings,
     runs_of_way,
-    way_name,
 )
 
 _STYLES: dict[str, dict[str, Any]] = {
@@ -34,6 +33,7 @@ _STYLES: dict[str, dict[str, Any]] = {
     NO_GROWTH: {"color": "#888888", "linestyle": (0, (1, 1.2))},
     FROM_SCRATCH: {"color": "#333333", "linestyle": (0, (4, 1.5))},
 }
+_SHORT_NAMES = {NO_GROWTH: "no growth", FROM_SCRATCH: "from scratch, same size and steps"}
 _LINE: dict[str, Any] = {"linewidth": 1.5}
 _BAND: dict[str, Any] = {"alpha": 0.13, "linewidth": 0}
 _LEADER: dict[str, Any] = {
@@ -153,7 +153,7 @@ def _name_ends(axis: Any, curves: Mapping[str, _Curve]) -> None:
     for way, place in zip(ranked, places, strict=True):
         colour = _STYLES[way]["color"]
         axis.annotate(
-            way_name(way, short=True), (curves[way].x[-1], curves[way].loss[-1]), (1.05, place),
+            _SHORT_NAMES.get(way, way), (curves[way].x[-1], curves[way].loss[-1]), (1.05, place),
             "data", "axes fraction",
             color=colour, fontsize=8.5, va="center", annotation_clip=False,
             arrowprops={**_LEADER, "color": colour},

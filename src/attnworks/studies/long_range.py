@@ -5,7 +5,6 @@ The three tasks (`attnworks.studies.tasks`) are generated, so that nothing is do
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -13,7 +12,6 @@ from pathlib import Path
 import torch
 
 from attnworks.core.errors import UsageError
-from attnworks.core.folders import write_file
 from attnworks.studies.long_range_cell import (
     Cell,
     CellProgress,
@@ -22,10 +20,10 @@ from attnworks.studies.long_range_cell import (
     train_cell,
     training_lengths,
 )
-from attnworks.studies.results import read_results
+from attnworks.studies.results import read_results, write_results
 from attnworks.studies.tasks import TASKS
 
-RESULTS_FILE, RESULTS_FORMAT = "results.json", 1
+RESULTS_FORMAT = 1
 _CellKey = tuple[str, str, int]
 """The task, mechanism and seed of a cell."""
 
@@ -65,7 +63,9 @@ def run_long_range(
             cell = train_cell(*key, settings, tell, should_stop)
             if cell is None:
                 break
-            known |= _add(folder, settings, cell)
+            saved = _by_key([*read_cells(folder, settings), cell])  # another run may have added cells meanwhile
+            write_results(folder, long_range_report(settings, list(saved.values())))
+            known |= saved
         tell(known[key])
     return [known[key] for key in wanted if key in known]
 
@@ -84,34 +84,15 @@ def check_long_range(settings: LongRangeSettings, tasks: Sequence[str], mechanis
 
 def read_cells(folder: Path, settings: LongRangeSettings) -> list[Cell]:
     """The cells of an earlier run with the same settings in this folder; a new or empty folder has none."""
-    kept = read_results(
-        folder,
-        RESULTS_FILE,
-        "experiment",
-        RESULTS_FORMAT,
+    saved = read_results(
+        folder, "experiment", RESULTS_FORMAT,
         lambda table: (LongRangeSettings(**table["settings"]), [Cell(**cell) for cell in table["cells"]]),
-    )
-    if kept is None:
-        return []
-    before, cells = kept
+    )  # fmt: skip
+    before, cells = saved or (settings, [])
     for name, value in asdict(before).items():
-        if value != getattr(settings, name):
-            raise UsageError(
-                f"the experiment in {folder} with {name}={getattr(settings, name)}",
-                f"{name}={value}, as in the cells that are there",
-                str(getattr(settings, name)),
-                "choose another --out, or the same settings",
-            )
-    return cells
-
-
-def _add(folder: Path, settings: LongRangeSettings, cell: Cell) -> dict[_CellKey, Cell]:
-    """Add a cell to the folder. Returns all its cells, with those that another run has added meanwhile."""
-    cells = _by_key([*read_cells(folder, settings), cell])
-    folder.mkdir(parents=True, exist_ok=True)
-    write_file(
-        folder / RESULTS_FILE, (json.dumps(long_range_report(settings, list(cells.values())), indent=2) + "\n").encode()
-    )
+        if value != (got := getattr(settings, name)):
+            asked, expected = f"the experiment in {folder} with {name}={got}", f"{name}={value}, as in the saved cells"
+            raise UsageError(asked, expected, str(got), "choose another --out, or the same settings")
     return cells
 
 

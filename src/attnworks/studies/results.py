@@ -1,4 +1,4 @@
-"""The results that an earlier run of a study saved in its folder."""
+"""The file results.json in the folder of a study: what earlier runs of the study saved."""
 
 from __future__ import annotations
 
@@ -8,21 +8,27 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from attnworks.core.errors import FolderError
-from attnworks.core.folders import entries, read_file
+from attnworks.core.folders import entries, read_file, write_file
 
-T = TypeVar("T")
+RESULTS_FILE = "results.json"
+_T = TypeVar("_T")
 
 
-def read_results(folder: Path, name: str, what: str, version: int, read: Callable[[dict[str, Any]], T]) -> T | None:
-    """`read` of the JSON object in folder/name, which must have this format; None if the folder is new or empty."""
+def read_results(folder: Path, what: str, version: int, read: Callable[[dict[str, Any]], _T]) -> _T | None:
+    """`read` of the saved JSON object, which must have this format; None if the folder is new or empty."""
     if not folder.exists() or (folder.is_dir() and not entries(folder)):
         return None
     try:
-        table = json.loads(read_file(folder / name))
+        table = json.loads(read_file(folder / RESULTS_FILE))
         if table["format"] != version:
             raise ValueError
         return read(table)
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise FolderError(
-            f"the {what} in {folder}", f"a new folder, or one with its {name}", "something else", "choose another --out"
-        ) from error
+        asked, expected = f"the {what} in {folder}", f"a new folder, or one with its {RESULTS_FILE}"
+        raise FolderError(asked, expected, "something else", "choose another --out") from error
+
+
+def write_results(folder: Path, table: dict[str, Any]) -> None:
+    """Save a JSON object in the folder, which is created if it does not exist."""
+    folder.mkdir(parents=True, exist_ok=True)
+    write_file(folder / RESULTS_FILE, (json.dumps(table, indent=2) + "\n").encode())

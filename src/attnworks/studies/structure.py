@@ -7,32 +7,29 @@ Departs: forms are compared at equal description length, and the cost of a proje
 from __future__ import annotations
 
 import json
-import math
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from attnworks.core.display import Progress, silent
+from attnworks.core.display import Progress, counted, silent
 from attnworks.core.errors import FolderError
-from attnworks.core.folders import read_file, write_file
-from attnworks.core.places import HeadId, Slot, select_heads
+from attnworks.core.folders import read_file
+from attnworks.core.places import HeadId, Slot
 from attnworks.exam.examiner import ExamSettings, run_examination
 from attnworks.exam.measures.structure import FAMILY_DESCRIPTIONS, FORGIVEN_ERROR
 from attnworks.exam.structure.fits import fit
-from attnworks.models.decoding.translate import translations
 from attnworks.reshape.contract import ReshapeContext
 from attnworks.reshape.heal import heal
 from attnworks.reshape.projection.project import Project, rise_alone, with_forms
 from attnworks.reshape.run import ReshapeSettings, mean_length, text_loss_on
-from attnworks.studies.conti import MAPS_FOLDER, RESULTS_FILE, train_or_resume, write_maps
+from attnworks.studies.conti import MAPS_FOLDER, score_test, train_or_resume, write_maps
+from attnworks.studies.results import RESULTS_FILE, write_results
 from attnworks.text.passages import Passage
-from attnworks.traces.loss import TextLoss
 from attnworks.traces.own import OwnSubject
-from attnworks.training.evaluate import translation_scores
 from attnworks.training.events import Watcher
 from attnworks.training.objectives import choose_objective
 from attnworks.training.recipe import Recipe
@@ -61,17 +58,6 @@ class StructureSettings:
     seed: int = 0
 
 
-@dataclass(frozen=True)
-class ProjectedResult:
-    """The model with some heads in structured forms: loss and BLEU at once, and after healing."""
-
-    heads: tuple[str, ...]
-    loss: float
-    bleu: float | None
-    healed_loss: float
-    healed_bleu: float | None
-
-
 def run_structure(
     folder: Path,
     recipes: dict[str, Recipe],
@@ -85,7 +71,7 @@ def run_structure(
 
     Results are saved after each part. An interrupted study continues: runs resume, and saved results are not repeated.
     """
-    report = _begun(folder, settings, recipes)
+    report = _read_or_begin(folder, settings, recipes)
     for name, recipe in recipes.items():
         run = train_or_resume(folder / name, recipe, watch_run, should_stop)
         if should_stop():
@@ -94,8 +80,9 @@ def run_structure(
             tell(f"scoring {name}", 0, 1)
             subject = OwnSubject.open(str(folder / name), device=recipe.device)
             write_maps(folder / MAPS_FOLDER / f"{name}.json", subject, [_shown(run)])
-            report["models"][name] = {"bleu": _bleu(run, subject, settings), "heads": _named(run, subject, settings)}
-            _keep(folder, report)
+            bleu = _bleu(run, subject, settings)
+            report["models"][name] = {"bleu": bleu, "heads": _roles_and_forms(run, subject, settings)}
+            write_results(folder, report)
     run = Run.resume(folder / EIGHT_HEADS)
     subject = OwnSubject.open(str(folder / EIGHT_HEADS), device=run.recipe.device)
     if "example" not in report:
@@ -109,67 +96,52 @@ def count_forms(report: dict[str, Any], model: str) -> dict[str, int]:
     return dict(Counter(head["form"] for head in report["models"][model]["heads"]).most_common())
 
 
-def _begun(folder: Path, settings: StructureSettings, recipes: dict[str, Recipe]) -> dict[str, Any]:
-    path = folder / RESULTS_FILE
-    asked = {"settings": asdict(settings), "recipes": {name: _told(recipe) for name, recipe in recipes.items()}}
-    if not path.exists():
-        begun = {**asked, "models": {}, "alone": {}, "projected": []}
-        _keep(folder, begun)
-        return begun
-    report = json.loads(read_file(path))
+def _read_or_begin(folder: Path, settings: StructureSettings, recipes: dict[str, Recipe]) -> dict[str, Any]:
+    """The saved report of a study with the same settings and recipes (on any device), or a new one."""
+    shown = {name: asdict(recipe) for name, recipe in recipes.items()}
+    for recipe in shown.values():
+        del recipe["device"], recipe["threads"]
+    asked = {"settings": asdict(settings), "recipes": shown}
+    if not (folder / RESULTS_FILE).exists():
+        report = {**asked, "models": {}, "alone": {}, "projected": []}
+        write_results(folder, report)
+        return report
+    report = json.loads(read_file(folder / RESULTS_FILE))
     for part, options in asked.items():
         if report.get(part) != options:
             raise FolderError(f"the study in {folder}", f"the same {part}", "others", "choose another --out")
     return report
 
 
-def _told(recipe: Recipe) -> dict[str, Any]:
-    """A recipe without its device and threads."""
-    return {name: value for name, value in asdict(recipe).items() if name not in ("device", "threads")}
-
-
-def _keep(folder: Path, report: dict[str, Any]) -> None:
-    write_file(folder / RESULTS_FILE, (json.dumps(report, indent=2) + "\n").encode())
-
-
 def _bleu(run: Run, subject: OwnSubject, settings: StructureSettings) -> float | None:
-    pairs = run.corpus.test[: settings.sentences]
-    sentences = [pair.words[0] for pair in pairs]
-    written = translations(subject.model, *subject.vocabularies, sentences, device=subject.device)
-    scores = translation_scores(written, [pair.words[1] for pair in pairs])
+    scores = score_test(run, subject, sentences=settings.sentences)
     return None if scores is None else scores.bleu
 
 
 def _shown(run: Run) -> Passage:
-    """Of the first 50 test sentences the longest with at most MAX_SHOWN_WORDS words."""
-    return max(
-        run.corpus.test[:50], key=lambda pair: len(pair.words[0]) if len(pair.words[0]) <= MAX_SHOWN_WORDS else 0
-    )
+    """The longest of the first 50 test sentences that has at most MAX_SHOWN_WORDS words."""
+
+    def words(pair: Passage) -> int:
+        count = len(pair.words[0])
+        return count if count <= MAX_SHOWN_WORDS else 0
+
+    return max(run.corpus.test[:50], key=words)
 
 
-def _named(run: Run, subject: OwnSubject, settings: StructureSettings) -> list[dict[str, Any]]:
+def _roles_and_forms(run: Run, subject: OwnSubject, settings: StructureSettings) -> list[dict[str, Any]]:
     """The role and nearest form of every encoder head on the test split; "none" of too few or too long sentences."""
     passages = run.corpus.test[: settings.sentences]
-    request = ExamSettings(measures=("roles", "structure"), seed=settings.seed)
-    readings = run_examination(subject, passages, request).readings
-    columns = {
-        "role": "roles.label", "score": "roles.score", "form": "structure.closest", "distance": "structure.distance",
-    }  # fmt: skip
-    found = {column: readings.of(name) for column, name in columns.items()}
-    rows = {column: next((one.value[0] for one in of if one.kind == "encoder"), None) for column, of in found.items()}
-    nothing = {"role": "none", "score": None, "form": "none", "distance": None}
-    plain = {column: _plain(row) for column, row in rows.items() if row is not None}
-    return [
-        {"head": f"{STUDIED_SLOT}.{head}", **nothing, **{column: values[head] for column, values in plain.items()}}
-        for head in range(len(readings["roles.offset@encoder"].value[0]))
-    ]
-
-
-def _plain(row: torch.Tensor | tuple[str, ...]) -> list[Any]:
-    """Values for JSON: a number that is not finite becomes None."""
-    if isinstance(row, tuple):
-        return list(row)
-    return [value if math.isfinite(value) else None for value in row.tolist()]
+    exam_settings = ExamSettings(measures=("roles", "structure"), seed=settings.seed)
+    readings = run_examination(subject, passages, exam_settings).readings
+    nothing: dict[str, Any] = {"role": "none", "score": None, "form": "none", "distance": None}
+    names = ("roles.label", "roles.score", "structure.closest", "structure.distance")
+    count = len(readings["roles.offset@encoder"].value[0])
+    heads = [{"head": f"{STUDIED_SLOT}.{head}", **nothing} for head in range(count)]
+    for column, name in zip(nothing, names, strict=True):
+        for reading in (found for found in readings.of(name) if found.kind == "encoder"):
+            for row, value in zip(heads, reading.to_json()["value"][0], strict=True):
+                row[column] = value
+    return heads
 
 
 def _example(folder: Path) -> dict[str, Any]:
@@ -197,43 +169,29 @@ def _project_all(
     should_stop: Callable[[], bool],
 ) -> None:
     """Project no head, then one, ... then all, in the order of what the form of each alone costs."""
-    care = ReshapeSettings(steps=settings.heal, learning_rate=settings.heal_learning_rate, seed=settings.seed)
     objective = choose_objective(None, subject.abilities)
-    learn = run.corpus.train
-    test = run.corpus.test[: settings.sentences]
+    train, test = run.corpus.train, run.corpus.test[: settings.sentences]
     calibration, held_out, healing = (
-        text_loss_on(subject, objective, passages, care)
-        for passages in (learn[: Project.calibration_sentences], test, learn)
+        text_loss_on(subject, objective, passages, ReshapeSettings())
+        for passages in (train[: Project.calibration_sentences], test, train)
     )
     project = Project(heads="*", window=settings.window, eps=settings.eps, sparsity=settings.sparsity)
     context = ReshapeContext(subject, calibration, mean_length(held_out.text), tell)
-    heads = select_heads(f"{STUDIED_SLOT}.*", {STUDIED_SLOT: subject.model.config.slot(STUDIED_SLOT).heads})  # pyright: ignore[reportAttributeAccessIssue]
+    heads = [HeadId(STUDIED_SLOT, head) for head in range(subject.model.config.slot(STUDIED_SLOT).heads)]  # pyright: ignore[reportAttributeAccessIssue]
     fitted = project.fit(context, heads)
     if not report["alone"]:
         rises = rise_alone(context, fitted)
         report["alone"] = {str(head): {"form": str(fitted[head]), "rise": rises[head]} for head in heads}
-        _keep(folder, report)
+        write_results(folder, report)
     order = sorted(heads, key=lambda head: report["alone"][str(head)]["rise"])
     for count in range(len(report["projected"]), len(order) + 1):
         if should_stop():
             return
         chosen = order[:count]
-        model = with_forms(subject.model, {head: fitted[head] for head in chosen})
-        row = _heal_and_score(run, subject.with_model(model), chosen, held_out, healing, settings, tell)
-        report["projected"].append(asdict(row))
-        _keep(folder, report)
-
-
-def _heal_and_score(
-    run: Run,
-    subject: OwnSubject,
-    heads: Sequence[HeadId],
-    held_out: TextLoss,
-    healing: TextLoss,
-    settings: StructureSettings,
-    tell: Progress,
-) -> ProjectedResult:
-    tell(f"{len(heads)} heads projected", 0, 1)
-    loss, bleu = held_out.mean(subject), _bleu(run, subject, settings)
-    heal(healing, subject, steps=settings.heal, rate=settings.heal_learning_rate, seed=settings.seed, tell=tell)
-    return ProjectedResult(tuple(map(str, heads)), loss, bleu, held_out.mean(subject), _bleu(run, subject, settings))
+        tell(f"{counted(count, 'head')} projected", 0, 1)
+        new = subject.with_model(with_forms(subject.model, {head: fitted[head] for head in chosen}))
+        row = {"heads": [*map(str, chosen)], "loss": held_out.mean(new), "bleu": _bleu(run, new, settings)}
+        heal(healing, new, steps=settings.heal, rate=settings.heal_learning_rate, seed=settings.seed, tell=tell)
+        row |= {"healed_loss": held_out.mean(new), "healed_bleu": _bleu(run, new, settings)}
+        report["projected"].append(row)
+        write_results(folder, report)
