@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import torch
-from torch import Tensor
 
 from attnworks.attention.heads import HeadMatrices
 from attnworks.core.registry import Registry
@@ -45,31 +44,27 @@ def document_descending(survey: GrowthSurvey, widths: Widths, seed: int) -> Line
 
 
 SPLIT_NOISE = 0.3
-"""The norm of the noise, as a share of the norm of the column."""
+"""The norm of the noise, as a share of the norm of the column that is split."""
 
 
 def _halved(head: HeadMatrices, kind: GrowthKind, width: int, generator: torch.Generator) -> HeadMatrices:
-    """q k^T = (q + n)(k/2)^T + (q - n)(k/2)^T, for the longest columns of all, one after the other."""
+    """q k^T = (q + n)(k/2)^T + (q - n)(k/2)^T for `width` columns, each time the one of largest |q| |k|."""
     names = ("W_Q", "b_Q", "W_K", "b_K") if kind == "keys" else ("W_V", "b_V", "W_O", "")
     first, bias, second, other = (getattr(head, name, None) for name in names)
     assert first is not None and second is not None
-    columns, rows = first.T, second.T if kind == "keys" else second
+    columns, rows = first.T, second.T if kind == "keys" else second  # both [d_k or d_v, d_e]
     for _ in range(width):
         at = int((columns.norm(dim=1) * rows.norm(dim=1)).argmax())
         noise = torch.randn(columns.shape[1], generator=generator, dtype=torch.float64).to(columns)
         noise *= SPLIT_NOISE * columns[at].norm() / noise.norm()
         columns = torch.cat([columns, columns[at : at + 1] - noise])
-        columns = _replaced(columns, at, columns[at] + noise)
-        rows = _replaced(torch.cat([rows, rows[at : at + 1] / 2]), at, rows[at] / 2)
+        columns[at] += noise
+        rows = torch.cat([rows, rows[at : at + 1]])
+        rows[[at, -1]] /= 2
         bias, other = (None if b is None else torch.cat([b, b[at : at + 1]]) for b in (bias, other))
-        other = None if other is None else _replaced(_replaced(other, at, other[at] / 2), -1, other[at] / 2)
+        if other is not None:
+            other[[at, -1]] /= 2
     halves = {"W_Q": columns.T, "b_Q": bias, "W_K": rows.T, "b_K": other}
     if kind == "values":
         halves = {"W_V": columns.T, "b_V": bias, "W_O": rows}
     return head._replace(**halves)
-
-
-def _replaced(rows: Tensor, at: int, row: Tensor) -> Tensor:
-    rows = rows.clone()
-    rows[at] = row
-    return rows

@@ -40,7 +40,7 @@ _LEADER: dict[str, Any] = {
     "arrowstyle": "-", "linewidth": 0.6, "alpha": 0.6, "shrinkA": 1, "shrinkB": 2, "relpos": (0, 0.5),
 }  # fmt: skip
 _LABEL_GAP = 0.052
-"""The least distance of two labels, as a share of the height of a panel."""
+"""The smallest distance between two labels, as a share of the height of a panel."""
 
 
 class _Curve(NamedTuple):
@@ -57,16 +57,15 @@ def draw_growth(runs: Sequence[GrowthRun], path: Path) -> None:
     adds = sorted({run.add for run in runs if run.part == "once" and run.add})
     figure, axes = _panels(len(adds), path)
     for axis, add in zip(axes, adds, strict=True):
-        curves = {
-            way: curve for way in ALL_WAYS if (curve := _by_step(runs_of_way(runs, "once", add, way))) is not None
-        }
+        runs_by_way = {way: runs_of_way(runs, "once", add, way) for way in ALL_WAYS}
+        curves = {way: _by_step(found) for way, found in runs_by_way.items() if found}
         axis.set(title=f"d_k {START_WIDTH} → {START_WIDTH + add}", xlabel="steps after growth", ylabel="held-out loss")
         _draw(axis, curves)
     _save(figure, path)
 
 
 def draw_parameters(runs: Sequence[GrowthRun], settings: GrowthStudySettings, path: Path) -> None:
-    """Loss against parameters: at the end of each width, and of models that had it from the start, at as many steps."""
+    """Loss against parameters: at the last step of each width, and of models that had this width from the start."""
     figure, (axis,) = _panels(1, path)
     curves: dict[str, _Curve] = {}
     sizes: dict[int, int] = {}
@@ -90,30 +89,28 @@ def draw_parameters(runs: Sequence[GrowthRun], settings: GrowthStudySettings, pa
 
 
 def draw_time(runs: Sequence[GrowthRun], path: Path) -> None:
-    """Loss along the way against the seconds of training and growing, in steps to the right where a model grows."""
+    """Loss against the seconds of training and growing, in part "along"."""
     figure, (axis,) = _panels(1, path)
     curves: dict[str, _Curve] = {}
     for way in WAYS_ALONG:
         found = runs_of_way(runs, "along", FINAL_WIDTH - START_WIDTH, way)
-        moments = zip(*(run.points for run in found), strict=True)
         if found:
-            curves[way] = _curve([([point.seconds for point in at], [point.loss for point in at]) for at in moments])
+            by_step = zip(*(run.points for run in found), strict=True)
+            curves[way] = _curve([([one.seconds for one in seeds], [one.loss for one in seeds]) for seeds in by_step])
     axis.set(title=f"growing along the way, d_k {START_WIDTH} → {FINAL_WIDTH}", ylabel="held-out loss")
     axis.set_xlabel("seconds of training and growing, without tests")
     _draw(axis, curves, marker="o", markersize=3)
     _save(figure, path)
 
 
-def _by_step(runs: Sequence[GrowthRun]) -> _Curve | None:
-    if not runs:
-        return None
+def _by_step(runs: Sequence[GrowthRun]) -> _Curve:
     steps = sorted({point.step for point in runs[0].points})
     return _curve([([step], [run.loss(step) for run in runs]) for step in steps])
 
 
-def _curve(moments: Sequence[tuple[Sequence[float], Sequence[float]]]) -> _Curve:
+def _curve(points: Sequence[tuple[Sequence[float], Sequence[float]]]) -> _Curve:
     """A curve from pairs of (x of every seed, loss of every seed)."""
-    rows = [(fmean(x), fmean(losses), min(losses), max(losses)) for x, losses in moments]
+    rows = [(fmean(x), fmean(losses), min(losses), max(losses)) for x, losses in points]
     return _Curve(*zip(*rows, strict=True))
 
 
@@ -144,13 +141,12 @@ def _draw(axis: Any, curves: Mapping[str, _Curve], **marks: Any) -> None:
 
 
 def _name_ends(axis: Any, curves: Mapping[str, _Curve]) -> None:
-    """Names to the right of the panel at the height of their lines, moved apart where they would meet."""
+    """Names to the right of the panel at the height of their lines, moved apart where they would overlap."""
     axis.get_ylim()  # computes the limits of the axis
     to_panel = axis.transData + axis.transAxes.inverted()
     heights = {way: float(to_panel.transform((curve.x[-1], curve.loss[-1]))[1]) for way, curve in curves.items()}
     ranked = sorted(heights, key=lambda way: heights[way])
-    places = _apart([heights[way] for way in ranked])
-    for way, place in zip(ranked, places, strict=True):
+    for way, place in zip(ranked, _spread_apart([heights[way] for way in ranked]), strict=True):
         colour = _STYLES[way]["color"]
         axis.annotate(
             _SHORT_NAMES.get(way, way), (curves[way].x[-1], curves[way].loss[-1]), (1.05, place),
@@ -160,10 +156,10 @@ def _name_ends(axis: Any, curves: Mapping[str, _Curve]) -> None:
         )  # fmt: skip
 
 
-def _apart(heights: Sequence[float]) -> list[float]:
-    """Rising heights at least a gap apart, each group of those that would meet around its own mean.
+def _spread_apart(heights: Sequence[float]) -> list[float]:
+    """Increasing heights with at least a gap between them; labels that would overlap stay around their mean.
 
-    >>> [round(height, 3) for height in _apart([0.1, 0.5, 0.5])]
+    >>> [round(height, 3) for height in _spread_apart([0.1, 0.5, 0.5])]
     [0.1, 0.474, 0.526]
     """
     groups: list[list[float]] = []

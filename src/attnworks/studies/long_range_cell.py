@@ -30,9 +30,13 @@ from attnworks.studies.tasks import TASKS, LongRangeTask, TaskBatch
 from attnworks.studies.tasks.contract import Readout
 from attnworks.training.fit import Fit, schedule
 
-LAYERS, WIDTH, HEADS, HIDDEN = 2, 64, 4, 128
-FIRST_LENGTH, SHORT_LENGTHS_SHARE = 16, 0.6
+LAYERS, D_MODEL, HEADS, D_HIDDEN = 2, 64, 4, 128
+FIRST_LENGTH = 16
+"""Tokens of the first sequences in training."""
+SHORT_LENGTHS_SHARE = 0.6
+"""Share of the training steps in which sequences are shorter than the full length."""
 MAX_SEQUENCES = 64
+"""Sequences of a batch, at most, unless LongRangeSettings.batch is larger."""
 
 
 class Classifier(nn.Module):
@@ -47,9 +51,7 @@ class Classifier(nn.Module):
         self.readout = readout
         self.output = OutputLayer(classes, config.d_e, bias=True)
 
-    def forward(
-        self, tokens: Int[Tensor, "b n"], real: Bool[Tensor, "b n"] | None = None
-    ) -> Float[Tensor, "b classes"]:
+    def forward(self, tokens: Int[Tensor, "b n"], real: Bool[Tensor, "b n"] | None = None) -> Float[Tensor, "b c"]:
         X = self.encoder.encode(tokens, real)
         return self.output(last_real(X, real) if self.readout == "last" else mean_real(X, real))
 
@@ -87,8 +89,7 @@ class LongRangeSettings:
 
     def __post_init__(self) -> None:
         for name in ("steps", "length", "batch", "learning_rate", "held_out", "minutes"):
-            value = getattr(self, name)
-            if value is not None:
+            if (value := getattr(self, name)) is not None:
                 number(name, value, 0, above=True)
 
 
@@ -142,12 +143,12 @@ def new_classifier(task: LongRangeTask, mechanism: str, seed: int) -> Classifier
 
 
 def _config(task: LongRangeTask, mechanism: str) -> TransformerConfig:
-    per_head = WIDTH // HEADS
+    d_head = D_MODEL // HEADS
     return TransformerConfig(
         vocabulary=task.vocabulary,
-        d_e=WIDTH,
-        d_ff=HIDDEN,
-        attention=AttentionConfig(heads=HEADS, d_k=per_head, d_v=per_head, mechanism=mechanism),
+        d_e=D_MODEL,
+        d_ff=D_HIDDEN,
+        attention=AttentionConfig(heads=HEADS, d_k=d_head, d_v=d_head, mechanism=mechanism),
         encoder_layers=LAYERS,
         decoder_layers=0,
         norm="pre",
@@ -162,11 +163,10 @@ def training_lengths(task: LongRangeTask, settings: LongRangeSettings) -> list[i
     At full length the first gradients are sums over very many positions that do not matter, and a model learns little
     in minutes. On short sequences the same model learns the task at once, and still solves it as they get longer.
     """
-    growing, length = [], max(settings.first, task.min_length)
-    while length < settings.length:
-        growing.append(length)
-        length *= 2
-    return [*growing, settings.length]
+    lengths = [max(settings.first, task.min_length)]
+    while lengths[-1] < settings.length:
+        lengths.append(2 * lengths[-1])
+    return [*lengths[:-1], settings.length]
 
 
 class _CellTraining(NamedTuple):
@@ -175,7 +175,7 @@ class _CellTraining(NamedTuple):
     loss: float
     steps: int
     seconds: float
-    at_full_length: list[float]
+    full_length_seconds: list[float]
 
 
 def train_cell_model(
@@ -195,28 +195,28 @@ def train_cell_model(
         learning_rate=schedule("cosine", settings.learning_rate, settings.steps // 12, settings.steps),
         remedy="leave it out, or lower --lr",
     )
-    stages = training_lengths(task, settings)
-    work = sum(_tokens(settings, _length_at(stages, number / settings.steps)) for number in range(settings.steps))
+    lengths = training_lengths(task, settings)
+    all_tokens = sum(_tokens(settings, _length_at(lengths, step / settings.steps)) for step in range(settings.steps))
     limit = math.inf if settings.minutes is None else 60 * settings.minutes
-    at_full_length: list[float] = []
+    full_length_seconds: list[float] = []
     step, seconds, tokens, loss = 0, 0.0, 0, math.nan
     while step < settings.steps and seconds < limit:
         if should_stop():
             return None
         began = time.perf_counter()
         progress = max(step / settings.steps, seconds / limit)
-        length = _length_at(stages, progress)
+        length = _length_at(lengths, progress)
         batch = _batch(task, seed, step, settings, length)
         drawn = time.perf_counter()
         name = f"step {step + 1} of {mechanism} on {task_name}"
         loss = fit.step(round(progress * settings.steps), [partial(_loss, model, batch)], name=name).loss
         ended = time.perf_counter()
         if length == settings.length:
-            at_full_length.append(ended - drawn)
+            full_length_seconds.append(ended - drawn)
         step, seconds, tokens = step + 1, seconds + ended - began, tokens + _tokens(settings, length)
-        done = min(1.0, max(tokens / work, seconds / limit))
+        done = min(1.0, max(tokens / all_tokens, seconds / limit))
         tell(CellProgress(task_name, mechanism, seed, step, done, length, loss))
-    return _CellTraining(loss, step, seconds, at_full_length)
+    return _CellTraining(loss, step, seconds, full_length_seconds)
 
 
 def train_cell(
@@ -234,7 +234,6 @@ def train_cell(
     training = train_cell_model(model, task_name, mechanism, seed, settings, tell, should_stop)
     if training is None:
         return None
-    loss, step, seconds, at_full_length = training
     right = count_correct(model, task, seed, settings)
     low, high = wilson(right, settings.held_out)
     return Cell(
@@ -245,10 +244,10 @@ def train_cell(
         low=low,
         high=high,
         chance=1 / task.classes,
-        loss=loss,
-        steps=step,
-        seconds=seconds,
-        seconds_per_step=median(at_full_length) if at_full_length else None,
+        loss=training.loss,
+        steps=training.steps,
+        seconds=training.seconds,
+        seconds_per_step=median(training.full_length_seconds) if training.full_length_seconds else None,
         step_bytes=step_bytes,
         parameters=sum(parameter.numel() for parameter in model.parameters()),
     )
@@ -262,9 +261,9 @@ def wilson(right: int, of: int) -> tuple[float, float]:
     return max(0.0, min(low, p)), min(1.0, max(high, p))
 
 
-def _length_at(stages: list[int], done: float) -> int:
+def _length_at(lengths: list[int], done: float) -> int:
     """The length when this share of training is done: the same number of steps for each short length, then the full."""
-    return stages[min(len(stages) - 1, int(done / SHORT_LENGTHS_SHARE * (len(stages) - 1)))]
+    return lengths[min(len(lengths) - 1, int(done / SHORT_LENGTHS_SHARE * (len(lengths) - 1)))]
 
 
 def _size(settings: LongRangeSettings, length: int) -> int:
@@ -297,14 +296,14 @@ def count_correct(model: Classifier, task: LongRangeTask, seed: int, settings: L
 
 
 def peak_bytes(run: Callable[[], object]) -> int:
-    """Most bytes of CPU tensors that `run` holds at once, above those that were there before.
+    """The most bytes of CPU tensors that `run` allocates at once.
 
     torch's profiler logs every block that its allocator gives out or takes back, also inside kernels; the highest
-    running sum is the peak. Unlike the resident size of the process, it does not depend on what malloc keeps for later
-    or on what ran before, so that cells repeat exactly. What libraries take besides torch's allocator is not seen here;
-    `attention/benchmark/memory.py` sees it, but needs a process for each run and counts in pages.
+    running sum is the peak. Unlike the resident size of the process, it does not depend on what malloc caches or on
+    what ran before, so that cells repeat exactly. Memory that libraries take from elsewhere does not count here;
+    `attention/benchmark/memory.py` counts it, but needs a process for each run and counts in pages.
     """
-    os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # or the profiler writes to standard error
+    os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # else the profiler writes to standard error
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as log:
         run()
     with tempfile.TemporaryDirectory() as folder:

@@ -1,7 +1,7 @@
-"""The task and the model of the study of growth: pairs of a key and a value, then keys whose values are asked for.
+"""The task and the model of the study of growth: pairs of a key and a value, then keys; the answers are their values.
 
-One attention layer with d_k = 1 cannot tell 32 keys apart, however long it is trained; d_k = 4 learns the task in a few
-hundred steps. So it is known that the width of the keys is the bottleneck.
+One attention layer with d_k = 1 cannot distinguish 32 keys, however long it is trained, while one with d_k = 4 learns
+the task in a few hundred steps. So the width of the keys is known to be the bottleneck.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ def draw_recall(size: int, generator: torch.Generator) -> Int[Tensor, "b t"]:
     """
     keys = torch.rand(size, RECALL_KEYS, generator=generator).argsort(1)[:, :PAIRS]
     values = torch.randint(0, RECALL_VALUES, (size, PAIRS), generator=generator)
-    asked = torch.randint(0, PAIRS, (size, QUERIES), generator=generator)
-    return torch.cat([keys * RECALL_VALUES + values, RECALL_KEYS * RECALL_VALUES + keys.gather(1, asked)], 1)
+    queried = keys.gather(1, torch.randint(0, PAIRS, (size, QUERIES), generator=generator))  # [b, q]
+    return torch.cat([keys * RECALL_VALUES + values, RECALL_KEYS * RECALL_VALUES + queried], 1)
 
 
 def recall_answers(ids: Int[Tensor, "b t"]) -> Int[Tensor, "b q"]:
     """The value that belongs to the key of each query."""
-    pairs, asked = ids[:, :PAIRS], ids[:, PAIRS:] - RECALL_KEYS * RECALL_VALUES
-    place = (pairs.unsqueeze(1) // RECALL_VALUES == asked.unsqueeze(2)).long().argmax(2)
+    pairs, queried = ids[:, :PAIRS], ids[:, PAIRS:] - RECALL_KEYS * RECALL_VALUES
+    place = (pairs.unsqueeze(1) // RECALL_VALUES == queried.unsqueeze(2)).long().argmax(2)  # of [b, q, pairs]
     return (pairs % RECALL_VALUES).gather(1, place)
 
 
@@ -91,8 +91,8 @@ def recall_losses(outputs: Outputs, batch: Batch) -> Float[Tensor, " b"]:
     return _losses(outputs.logits, batch.source.ids)
 
 
-def _losses(scores: Float[Tensor, "b t w"], ids: Int[Tensor, "b t"]) -> Float[Tensor, " b"]:
-    flat = F.cross_entropy(scores[:, PAIRS:].flatten(0, 1), recall_answers(ids).flatten(), reduction="none")
+def _losses(logits: Float[Tensor, "b t w"], ids: Int[Tensor, "b t"]) -> Float[Tensor, " b"]:
+    flat = F.cross_entropy(logits[:, PAIRS:].flatten(0, 1), recall_answers(ids).flatten(), reduction="none")
     return flat.view(len(ids), QUERIES).mean(1)
 
 
@@ -107,8 +107,9 @@ def recall_text_loss(model: Transformer, ids: Int[Tensor, "b t"]) -> TextLoss:
     rows = [TokenRow(tuple(row), (False,) * len(row), tuple(range(len(row)))) for row in ids.tolist()]
     batches = torch.arange(len(rows)).split(2 * BATCH_SEQUENCES)
     text = TokenizedText(
-        (rows,), (0,), (count_rarity(rows),), [part.tolist() for part in batches], range(len(rows)), len(rows), 0
-    )
+        sides=(rows,), pads=(0,), rarities=(count_rarity(rows),), batches=[part.tolist() for part in batches],
+        kept=range(len(rows)), passages=len(rows), written=0,
+    )  # fmt: skip
     return TextLoss(OwnSubject(model), FunctionObjective(recall_losses), text)
 
 

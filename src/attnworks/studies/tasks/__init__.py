@@ -1,4 +1,4 @@
-"""Long sequences with one label each, drawn by us: what `attnworks experiment long-range` trains on.
+"""Generated long sequences with one label each, on which `attnworks experiment long-range` trains.
 
 >>> TASKS["recall"].batch(seed=0, step=3, size=2, length=32).tokens.shape
 torch.Size([2, 32])

@@ -7,7 +7,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from attnworks.studies.tasks.contract import TASKS, LongRangeTask, Split, draw_lengths, padded
+from attnworks.studies.tasks.contract import TASKS, Drawn, LongRangeTask, Split, draw_lengths, padded
 from attnworks.text.grammar import pairs
 
 SENTENCES = {"train": 3000, "test": 500}
@@ -18,13 +18,15 @@ LINE_BREAK = b"\n"
 class ByteText(LongRangeTask):
     """A title in English or Italian and two paragraphs of sentences; label 1 if the second is mostly in its language.
 
-    Sentences are those of the embedded grammar. Title and second paragraph draw their languages apart, so no letter
-    speaks for either label: a linear classifier of bags of bytes stays at chance, one half. The first paragraph, up to
-    the middle, mixes both languages evenly: title and end have to meet over at least a quarter of the text.
+    Sentences are those of the embedded grammar. Title and second paragraph draw their languages independently, so that
+    no letter is evidence for either label: a linear classifier of bags of bytes stays at chance, one half. The first
+    paragraph ends in the middle and mixes both languages evenly, so that title and end are at least a quarter of the
+    text apart.
 
-    dominance   chance of a sentence in the second paragraph to be in the language that shall dominate there
+    dominance   probability that a sentence of the second paragraph is in the dominant language of that paragraph
 
-    Splits: sentences come from those of the grammar; and texts are even numbers of bytes in training, odd ones in test.
+    Splits: sentences are of the same split of the grammar; texts have an even number of bytes in training, an odd one
+    in test.
     """
 
     dominance: float = 0.9
@@ -34,9 +36,7 @@ class ByteText(LongRangeTask):
     readout = "mean"
     min_length = 32
 
-    def draw(
-        self, random: np.random.Generator, split: Split, size: int, length: int
-    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    def draw(self, random: np.random.Generator, split: Split, size: int, length: int) -> Drawn:
         lengths = draw_lengths(random, split, size, length)
         drawn = [self._text(random, _languages(split), tokens) for tokens in lengths]
         rows = [np.frombuffer(text, dtype=np.uint8) for text, _ in drawn]
@@ -48,16 +48,15 @@ class ByteText(LongRangeTask):
         title = languages[titled][random.integers(len(languages[titled]))][: length // 4 - 1] + LINE_BREAK
         middle = length // 2
         between, _ = _paragraph(random, languages, middle - len(title) - 1, 0.5)
-        end, amounts = _paragraph(
-            random, languages, length - middle, self.dominance if dominant else 1 - self.dominance
-        )
+        italian = self.dominance if dominant else 1 - self.dominance
+        end, amounts = _paragraph(random, languages, length - middle, italian)
         return title + between + LINE_BREAK + end, int(titled == (amounts[1] > amounts[0]))
 
 
 def _paragraph(
     random: np.random.Generator, languages: list[list[bytes]], length: int, italian: float
 ) -> tuple[bytes, list[int]]:
-    """Sentences of exactly `length` bytes, the last one cut, and how many bytes are in English and in Italian."""
+    """Sentences of exactly `length` bytes, the last one cut, and the number of bytes in English and in Italian."""
     parts: list[bytes] = []
     amounts = [0, 0]
     while (left := length - sum(amounts)) > 0:

@@ -15,6 +15,8 @@ from attnworks.core.registry import Registry
 
 Split = Literal["train", "test"]
 Readout = Literal["mean", "last"]
+Drawn = tuple[np.ndarray, np.ndarray, np.ndarray]
+"""Tokens [size, length], the number of real tokens of each row [size], and labels [size], all int64."""
 
 
 class TaskBatch(NamedTuple):
@@ -31,10 +33,10 @@ class LongRangeTask:
     vocabulary  number of different tokens
     classes     number of labels, all equally frequent: chance is 1 / classes
     readout     where a model finds the answer: in the mean over all tokens, or at the last one
-    min_length    the least length of a sequence
+    min_length  the least length of a sequence
 
-    Holds for every registered task: labels are balanced; a sequence of one split cannot occur in the other,
-    whatever the seeds.
+    Holds for every registered task: labels are balanced, and no sequence of one split occurs in the other, whatever the
+    seeds are.
     """
 
     vocabulary: int
@@ -46,34 +48,24 @@ class LongRangeTask:
         """Batch number `step` of a seed: `size` sequences, padded to exactly `length` tokens."""
         choice("split", split, get_args(Split))
         if length < self.min_length or size < 1:
-            raise UsageError(
-                f"{size} texts of {length} tokens",
-                f"{self.min_length} tokens or more",
-                f"{size} of {length}",
-                "add some",
-            )
+            expected = f"one text or more, of {self.min_length} tokens or more"
+            raise UsageError(f"{size} texts of {length} tokens", expected, f"{size} of {length}", "add some")
         random = np.random.default_rng([seed, get_args(Split).index(split), step])
         tokens, lengths, labels = self.draw(random, split, size, length)
-        return TaskBatch(
-            torch.from_numpy(tokens),
-            torch.arange(length) < torch.from_numpy(lengths)[:, None],
-            torch.from_numpy(labels),
-        )
+        real = torch.arange(length) < torch.from_numpy(lengths)[:, None]
+        return TaskBatch(torch.from_numpy(tokens), real, torch.from_numpy(labels))
 
-    def draw(
-        self, random: np.random.Generator, split: Split, size: int, length: int
-    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Tokens [size length], the real tokens of each row, and labels, all int64."""
+    def draw(self, random: np.random.Generator, split: Split, size: int, length: int) -> Drawn:
         raise NotImplementedError
 
 
 TASKS: Registry[LongRangeTask] = Registry("task")
 
 
-def draw_lengths(random: np.random.Generator, split: Split, size: int, longest: int) -> list[int]:
-    """Lengths from three quarters of `longest` up to it; even in training and odd in test, to keep the splits apart."""
-    last = longest - (longest % 2 == (split == "train"))
-    return (last - 2 * random.integers(0, longest // 8, size)).tolist()
+def draw_lengths(random: np.random.Generator, split: Split, size: int, length: int) -> list[int]:
+    """Lengths from three quarters of `length` up to it; even in training and odd in test, to keep the splits apart."""
+    largest = length - (length % 2 == (split == "train"))
+    return (largest - 2 * random.integers(0, length // 8, size)).tolist()
 
 
 def padded(rows: list[np.ndarray], length: int) -> tuple[np.ndarray, np.ndarray]:
