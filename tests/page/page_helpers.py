@@ -2,20 +2,35 @@
 
 from __future__ import annotations
 
+import base64
+import gzip
 import json
 from collections.abc import Mapping
 from html.parser import HTMLParser
 from typing import Any
 
+import numpy as np
 import torch
 
 from attnworks.core.places import Slot
 from attnworks.exam.examination import ExamFinding, Examination, Pin
 from attnworks.exam.reading import Reading, Readings
-from attnworks.page.blobs import unpack
+from attnworks.page.blobs import Coding
 from attnworks.page.sentences import PageSentence
 
 LAYERS, HEADS, QUERIES, KEYS = 2, 3, 5, 7
+
+
+def unpack(text: str) -> bytes:
+    """The bytes that `pack` packed."""
+    return gzip.decompress(base64.b64decode(text, validate=True))
+
+
+def decode_map(data: bytes, coding: Coding) -> torch.Tensor:
+    """The numbers that `encode_map` encoded, as the page decodes them, in one row."""
+    if coding.type == "float16":
+        return torch.from_numpy(np.frombuffer(data, "<f2").astype(np.float32))
+    return torch.from_numpy(np.frombuffer(data, np.uint8).astype(np.float32) / coding.levels).square()
 
 
 def softmax_maps(heads: int, i: int, j: int, *, seed: int = 3) -> torch.Tensor:

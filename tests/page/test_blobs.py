@@ -16,13 +16,11 @@ from attnworks.page.blobs import (
     MAX_FINE_WEIGHTS,
     Coding,
     coding_of,
-    decode_map,
     encode_map,
     pack,
     thumbnails,
-    unpack,
 )
-from tests.page.page_helpers import softmax_maps
+from tests.page.page_helpers import decode_map, softmax_maps, unpack
 
 
 @given(st.binary(max_size=997), st.booleans())

@@ -15,9 +15,8 @@ from attnworks.core.places import Slot
 from attnworks.exam.examination import Examination, Pin
 from attnworks.exam.reading import Readings
 from attnworks.page import notebook_frame, page_contents, page_html, policy
-from attnworks.page.blobs import unpack
 from attnworks.page.contents import CLAIMS_FILE, SCRIPT_FILE, STYLE_FILE, PageExam, resource
-from tests.page.page_helpers import Seen, made_exam, reading, softmax_maps, tokens, translated
+from tests.page.page_helpers import Seen, made_exam, reading, softmax_maps, tokens, translated, unpack
 
 HOSTILE = (
     "</script><script>alert(1)</script>",

@@ -11,10 +11,20 @@ from attnworks.exam.examination import Pin
 from attnworks.exam.measures.structure import FORGIVEN_ERROR
 from attnworks.exam.structure.fits import fit
 from attnworks.exam.structure.search import assignment, shift_map
-from attnworks.page.blobs import Coding, decode_map, unpack
+from attnworks.page.blobs import Coding
 from attnworks.page.sentences import MAX_SPECTRUM_TOKENS, EncodedSentence, PageForms, PageSentence, fit_heads
 from tests.helpers import assert_close
-from tests.page.page_helpers import HEADS, KEYS, QUERIES, made_exam, softmax_maps, tokens, translated
+from tests.page.page_helpers import (
+    HEADS,
+    KEYS,
+    QUERIES,
+    decode_map,
+    made_exam,
+    softmax_maps,
+    tokens,
+    translated,
+    unpack,
+)
 
 
 def map_of(slot: dict[str, Any], blob: str, coding: Coding) -> torch.Tensor:

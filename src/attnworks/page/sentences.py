@@ -1,4 +1,4 @@
-"""A sentence of the page: its attention maps, small and whole, their spectra and the nearest structured maps."""
+"""A sentence of the page: its attention maps (whole and as thumbnails), their spectra and nearest structured maps."""
 
 from __future__ import annotations
 
@@ -22,14 +22,13 @@ from attnworks.page.blobs import coding_of, encode_map, is_weights, pack, rounde
 
 SINGULAR_VALUES = 32
 MAX_SPECTRUM_TOKENS = 256
-"""Maps of more tokens get neither spectra nor fits, whose cost grows with the cube of their number."""
-FLOAT16_MAX = 65504.0
-"""Of float16."""
+"""Maps of more tokens get neither spectra nor fits, whose cost grows with the cube of the number of tokens."""
+FLOAT16_MAX = torch.finfo(torch.float16).max
 
 
 @dataclass(frozen=True, eq=False)
 class PageSentence:
-    """A sentence with its maps, and where it was translated what the model wrote and how the beam search found it.
+    """A sentence with its maps; of a translated sentence also the translation and the beam search.
 
     beam    steps of {"kept": [...], "ended": [...]}, as in a trace of attnworks translate
     """
@@ -39,38 +38,40 @@ class PageSentence:
     beam: Sequence[Mapping[str, Any]] | None = None
 
 
+class PageForms(NamedTuple):
+    """The readings structure.closest of the heads of a layer, and structure.shift where there is one."""
+
+    forms: tuple[str, ...]
+    shifts: Float[Tensor, " h"] | None = None
+
+
+class FittedForms(NamedTuple):
+    """By head: the name of the form, the nearest map of that form, and the error of `structure`, per query."""
+
+    forms: tuple[str, ...]
+    P: Float[Tensor, "h i j"]
+    errors: Float[Tensor, " h"]
+
+
 class PageLayer:
-    """The maps of one layer, coded; packed for all heads or some."""
+    """The attention maps of one layer, encoded for a page."""
 
     def __init__(self, slot: Slot, P: Float[Tensor, "h i j"], weights: int, closest: PageForms | None) -> None:
         self.slot, self.P = slot, P.float().nan_to_num(0.0, FLOAT16_MAX, -FLOAT16_MAX).clamp(-FLOAT16_MAX, FLOAT16_MAX)
         self.coding = coding_of(self.P, weights)
-        self.small, self.thumb = thumbnails(self.P)
-        self.short = max(P.shape[1:]) <= MAX_SPECTRUM_TOKENS
-        fitting = self.short and is_weights(self.P)
-        self.fitted: FittedForms | None = fit_heads(self.P, slot.kind, closest) if fitting else None
-
-    @property
-    def name(self) -> str:
-        return str(self.slot)
+        self.thumbnails, self.thumbnail_size = thumbnails(self.P)
+        self.is_short = max(P.shape[1:]) <= MAX_SPECTRUM_TOKENS
+        has_fits = self.is_short and is_weights(self.P)
+        self.fitted = fit_heads(self.P, slot.kind, closest) if has_fits else None
 
     @cached_property
-    def spectra(self) -> list[list[float]] | None:
+    def _spectra(self) -> list[list[float]]:
         """The largest singular values by head."""
-        if not self.short:
-            return None
-        values = gram_singular_values(self.P)[:, :SINGULAR_VALUES]
-        return rounded(values.tolist(), 4)
-
-    def _spectra_of(self, held: Collection[int]) -> list[list[float]] | None:
-        """Nothing of other heads."""
-        if self.spectra is None:
-            return None
-        return [values if head in held else [] for head, values in enumerate(self.spectra)]
+        return rounded(gram_singular_values(self.P)[:, :SINGULAR_VALUES].tolist(), 4)
 
     def contents(self, prefix: str, held: Sequence[int]) -> tuple[dict[str, Any], dict[str, str]]:
-        """The layer as a page has it, and its blobs, with the whole maps of these heads."""
-        name, fitted = f"{prefix}-{self.name}", self.fitted
+        """The `Slot` of a page and its blobs, with whole maps, fits and spectra of the heads `held` alone."""
+        name, fitted = f"{prefix}-{self.slot}", self.fitted
         blobs = {f"{name}-maps": pack(encode_map(self.P[held], self.coding), noisy=True)} if held else {}
         fits = None
         if fitted is not None:
@@ -79,22 +80,22 @@ class PageLayer:
             fits = {"forms": list(fitted.forms), "errors": errors, "blob": f"{name}-fits" if held else None}
         heads, rows, columns = self.P.shape
         return {
-            "name": self.name,
+            "name": str(self.slot),
             "kind": self.slot.kind,
             "heads": heads,
             "rows": rows,
             "columns": columns,
-            "thumb": list(self.thumb),
+            "thumb": list(self.thumbnail_size),
             "coding": self.coding.to_json(),
             "held": list(held),
             "blob": f"{name}-maps" if held else None,
-            "spectra": self._spectra_of(held),
+            "spectra": [self._spectra[at] if at in held else [] for at in range(heads)] if self.is_short else None,
             "fits": fits,
         }, blobs
 
 
 class EncodedSentence:
-    """A sentence ready for a page. `prefix` tells its blobs from those of others."""
+    """A sentence encoded for a page. The names of its blobs begin with `prefix`."""
 
     def __init__(self, sentence: PageSentence, exam: Examination, prefix: str) -> None:
         self.sentence, self.prefix = sentence, prefix
@@ -103,9 +104,9 @@ class EncodedSentence:
         self.layers = [PageLayer(slot, P, weights, _closest(exam, slot)) for slot, P in maps.items() if P.numel()]
 
     def contents(self, left_out: Collection[HeadId] = ()) -> tuple[dict[str, Any], dict[str, str]]:
-        """The sentence as a page has it, and its blobs; without the whole maps of some heads."""
+        """The `Pin` of a page and its blobs, without the whole maps of the heads `left_out`."""
         pin, translation = self.sentence.pin, self.sentence.translation
-        blobs = {f"{self.prefix}-small": pack(b"".join(layer.small for layer in self.layers), noisy=True)}
+        blobs = {f"{self.prefix}-small": pack(b"".join(layer.thumbnails for layer in self.layers), noisy=True)}
         slots: list[dict[str, Any]] = []
         for layer in self.layers:
             held = [head for head in range(len(layer.P)) if HeadId(layer.slot, head) not in left_out]
@@ -124,39 +125,22 @@ class EncodedSentence:
 
 def _closest(exam: Examination, slot: Slot) -> PageForms | None:
     """The forms that are closest to the heads of a layer over the examination."""
-    forms, shifts = (_row(exam, f"structure.{name}", slot) for name in ("closest", "shift"))
+
+    def values(name: str) -> LayerValues | None:
+        rows = (reading.value for reading in exam.readings.of(name) if reading.kind == slot.kind)
+        return next((value[slot.layer] for value in rows if slot.layer < len(value)), None)
+
+    forms, shifts = values("structure.closest"), values("structure.shift")
     return PageForms(forms, shifts if isinstance(shifts, Tensor) else None) if isinstance(forms, tuple) else None
-
-
-def _row(exam: Examination, name: str, slot: Slot) -> LayerValues | None:
-    for reading in exam.readings.of(name):
-        if reading.kind == slot.kind and slot.layer < len(reading.value):
-            return reading.value[slot.layer]
-    return None
-
-
-class PageForms(NamedTuple):
-    """The readings structure.closest of the heads of a layer, and structure.shift where there is one."""
-
-    forms: tuple[str, ...]
-    shifts: Float[Tensor, " h"] | None = None
-
-
-class FittedForms(NamedTuple):
-    """By head: the name of the form, the nearest map of that form, and the error of `structure`, per query."""
-
-    forms: tuple[str, ...]
-    P: Float[Tensor, "h i j"]
-    errors: Float[Tensor, " h"]
 
 
 def fit_heads(H: Float[Tensor, "h i j"], kind: Kind, closest: PageForms | None) -> FittedForms:
     """Each head by the form and the offset that are closest to it over an examination, or else on this sentence."""
     names, H, causal = families_of(kind), H.float(), kind == "decoder"
-    known = closest is not None and len(closest.forms) == len(H)
-    forms = list(closest.forms) if closest is not None and known else [""] * len(H)
+    closest = closest if closest is not None and len(closest.forms) == len(H) else PageForms(("",) * len(H))
+    forms = list(closest.forms)
     offsets = best_offset(H, FORGIVEN_ERROR) if "offset" in names else None
-    if offsets is not None and closest is not None and known and closest.shifts is not None:
+    if offsets is not None and closest.shifts is not None:
         offsets = torch.where(closest.shifts.isfinite(), closest.shifts.nan_to_num().long(), offsets)
     if unknown := [head for head, form in enumerate(forms) if form not in names]:
         duels = fit(H[unknown], names, eps=FORGIVEN_ERROR, causal=causal).duels

@@ -15,7 +15,7 @@ from attnworks.core.errors import UsageError
 from attnworks.core.places import HeadId, Slot
 from attnworks.exam.examiner import ExamSettings, run_examination
 from attnworks.models.decoding import beam
-from attnworks.page.blobs import Coding, decode_map, unpack
+from attnworks.page.blobs import Coding
 from attnworks.page.contents import page_contents
 from attnworks.page.server import inspect
 from attnworks.page.server.edits import EDITED_MODELS_KEPT, EditedModels
@@ -29,6 +29,7 @@ from attnworks.traces.edits import HeadsOffHook
 from attnworks.traces.subject import open_subject
 from tests.exam_helpers import LINES, save_model, tiny_folder, tiny_run
 from tests.helpers import assert_close
+from tests.page.page_helpers import decode_map, unpack
 from tests.page.server.server_helpers import live
 from tests.tiny_models import TINY
 
