@@ -14,7 +14,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 FINE_LEVELS, COARSE_LEVELS = 255, 39
-"""Levels of a weight. The maps of BERT (12 x 12 heads) for 128 tokens take 1.9 MB with fine levels, 0.9 MB with coarse."""
+"""Levels of a weight. The maps of BERT (12 x 12 heads) for 128 tokens take 1.9 MB (fine) or 0.9 MB (coarse)."""
 MAX_FINE_WEIGHTS = 2**19
 """A sentence with more weights than this, in all of its maps, gets the coarse levels."""
 THUMBNAIL_PIXELS = 24

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import html
 import os
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from attnworks.core.errors import FolderError, UsageError
 from attnworks.core.folders import disk_errors, write_file
@@ -14,7 +15,7 @@ from attnworks.exam.examination import Examination
 from attnworks.exam.folder import read_exam
 from attnworks.page.contents import Contents, PageAdvice, PageExam, exam_label, page_contents
 from attnworks.page.html import page_html
-from attnworks.page.inputs import read_advice, read_trace
+from attnworks.page.inputs import TRACE, read_advice, read_trace
 from attnworks.reshape.history import receipts_of
 from attnworks.reshape.receipt import Receipt
 
@@ -24,7 +25,7 @@ FRAME_HEIGHT = 720
 
 @dataclass(frozen=True)
 class WrittenPage:
-    """A page on disk, and what is in it."""
+    """A page on disk, and its contents."""
 
     path: Path
     bytes: int
@@ -39,10 +40,10 @@ def report(
     advice: AnyPath | None = None,
     model: AnyPath | None = None,
 ) -> Path:
-    """Write the page of an examination, or of two to be compared, as one HTML file; a page that is there is replaced.
+    """Write the page of an examination, or of two to be compared, as one HTML file, which may replace another page.
 
     exams     an examination, its folder, or two of them: before and after
-    trace     files of `attnworks translate --trace`: translations, as word alignments and beam searches
+    trace     files of `attnworks translate --trace`, whose word alignments and beam searches are shown
     advice    a file of `attnworks advise --json`
     model     the folder of a reshaped model, for its receipts
     """
@@ -57,41 +58,40 @@ def write_report(
     advice: AnyPath | None = None,
     model: AnyPath | None = None,
 ) -> WrittenPage:
-    """As `report`, and tells what is in the page. An `Exam` has a name of its own."""
+    """As `report`, and return the contents too. A `PageExam` has a label of its own."""
     out = Path(out)
     check_out(out)
-    several = list(exams) if isinstance(exams, Sequence) and not isinstance(exams, str) else [exams]
-    traces = list(trace) if isinstance(trace, Sequence) and not isinstance(trace, str) else [trace]
-    shown = [_exam(exam) for exam in several]
-    for file in traces:
-        shown = shown if file is None else _with_trace(shown, Path(file))
-    contents = page_contents(
-        shown,
-        advice=None if advice is None else _advice(shown, Path(advice)),
-        receipts=() if model is None else _receipts(shown, str(model)),
-    )
+    shown = [_page_exam(exam) for exam in _as_list(exams)]
+    for file in () if trace is None else _as_list(trace):
+        shown = _with_trace(shown, Path(file))
+    page_advice = None if advice is None else _advice(shown, Path(advice))
+    receipts = () if model is None else _receipts(shown, str(model))
+    contents = page_contents(shown, advice=page_advice, receipts=receipts)
     data = page_html(contents).encode()
     write_file(out, data)
     return WrittenPage(out, len(data), contents)
 
 
+def _as_list(one_or_several: Any) -> list[Any]:
+    is_several = isinstance(one_or_several, Sequence) and not isinstance(one_or_several, str)
+    return list(one_or_several) if is_several else [one_or_several]
+
+
 def check_out(out: Path) -> None:
-    """An error if no file can be written there, or one would be lost: better known before the work than after it."""
-    with disk_errors(f"a report in {out}", remedy="choose another place"):
-        wrong = {
-            "a folder": out.is_dir(),
-            f"no folder {out.parent}": not out.parent.is_dir(),
-            "a device or a pipe": out.exists() and not (out.is_file() or out.is_dir()),
-            "a file that is no page, and would be lost": out.is_file() and not _is_page(out),
-        }
-    got = next((words for words, is_so in wrong.items() if is_so), None)
-    if got is not None:
-        raise FolderError(
-            f"a report in {out}",
-            "a new file or a page to replace",
-            got,
-            f"make {out.parent}" if got.startswith("no folder") else "name another file",
-        )
+    """An error, before any work is done, if no file can be written there or if a file would be lost."""
+    asked, remedy = f"a report in {out}", "name another file"
+    with disk_errors(asked, remedy="choose another place"):
+        if out.is_dir():
+            got = "a folder"
+        elif not out.parent.is_dir():
+            got, remedy = f"no folder {out.parent}", f"make {out.parent}"
+        elif out.exists() and not out.is_file():
+            got = "a device or a pipe"
+        elif out.is_file() and not _is_page(out):
+            got = "a file that is no page, and would be lost"
+        else:
+            return
+    raise FolderError(asked, "a new file or a page to replace", got, remedy)
 
 
 def _is_page(file: Path) -> bool:
@@ -100,8 +100,8 @@ def _is_page(file: Path) -> bool:
 
 
 def notebook_frame(exam: Examination) -> str:
-    """The page in a frame of its own, from which its script reaches nothing of the notebook."""
-    page = page_html(page_contents([PageExam(exam, exam_label(exam))], host="notebook"))
+    """The page in a frame of its own, so that its script cannot reach the notebook."""
+    page = page_html(page_contents([_page_exam(exam)], host="notebook"))
     title = html.escape(f"Examination of {exam_label(exam)}")
     return (
         f'<iframe sandbox="allow-scripts allow-downloads" title="{title}" width="100%" height="{FRAME_HEIGHT}" '
@@ -109,20 +109,15 @@ def notebook_frame(exam: Examination) -> str:
     )
 
 
-def _exam(exam: PageExam | Examination | AnyPath) -> PageExam:
+def _page_exam(exam: PageExam | Examination | AnyPath) -> PageExam:
     if isinstance(exam, PageExam):
         return exam
     if isinstance(exam, Examination):
         return PageExam(exam, exam_label(exam))
-    if not isinstance(exam, str | os.PathLike):
-        raise _no_exam(exam)
-    return PageExam(read_exam(exam), Path(exam).resolve().name)
-
-
-def _no_exam(got: object) -> UsageError:
-    return UsageError(
-        "a report", "an examination, its folder, or two of them", type(got).__name__, "pass an Examination or a path"
-    )
+    if isinstance(exam, str | os.PathLike):
+        return PageExam(read_exam(exam), Path(exam).resolve().name)
+    expected, remedy = "an examination, its folder, or two of them", "pass an Examination or a path"
+    raise UsageError("a report", expected, type(exam).__name__, remedy)
 
 
 def _advice(exams: Sequence[PageExam], file: Path) -> PageAdvice:
@@ -132,30 +127,24 @@ def _advice(exams: Sequence[PageExam], file: Path) -> PageAdvice:
 
 
 def _receipts(exams: Sequence[PageExam], model: str) -> list[Receipt]:
-    found = receipts_of(model)
-    if not found:
-        raise UsageError(
-            f"the receipts of {model}", "a model that was reshaped", "one that never was", "leave --model out"
-        )
-    changed = {".".join(place.split(":")[0].split(".")[:2]) for receipt in found for place in receipt.done}
-    _check_layers(exams, changed, f"the receipts of {model}")
-    return found
+    asked, receipts = f"the receipts of {model}", receipts_of(model)
+    if not receipts:
+        raise UsageError(asked, "a model that was reshaped", "one that never was", "leave --model out")
+    layers = {".".join(place.split(":")[0].split(".")[:2]) for receipt in receipts for place in receipt.done}
+    _check_layers(exams, layers, asked)
+    return receipts
 
 
-def _check_layers(exams: Sequence[PageExam], slots: Collection[str], asked: str) -> None:
-    """As far as layers tell, these are those of a model that was examined."""
-    known = [set(heads) if isinstance(heads := exam.exam.model.get("heads"), dict) else set(slots) for exam in exams]
-    if not any(set(slots) <= layers for layers in known):
-        raise UsageError(
-            asked,
-            "layers of a model that was examined",
-            ", ".join(sorted(set(slots) - set().union(*known))[:3]) or "layers of both",
-            "examine that model",
-        )
+def _check_layers(exams: Sequence[PageExam], slots: set[str], asked: str) -> None:
+    """An error unless an examined model has these layers; a model with unknown layers passes."""
+    known = [set(heads) if isinstance(heads := exam.exam.model.get("heads"), dict) else slots for exam in exams]
+    if not any(slots <= layers for layers in known):
+        got = ", ".join(sorted(slots - set().union(*known))[:3]) or "layers of both"
+        raise UsageError(asked, "layers of a model that was examined", got, "examine that model")
 
 
 def _with_trace(exams: Sequence[PageExam], file: Path) -> list[PageExam]:
-    """The traced sentences go to the examination of the model that translated them, as far as names and layers tell."""
+    """Add the traced sentences to the one examination of a model with the same layers (or, of two, the same name)."""
     trace = read_trace(file)
     fitting = [shown for shown in exams if trace.belongs_to(shown.exam)]
     named = [shown for shown in fitting if trace.is_by(shown.exam)]
@@ -163,11 +152,8 @@ def _with_trace(exams: Sequence[PageExam], file: Path) -> list[PageExam]:
         (of_trace,) = fitting if len(fitting) == 1 else named
         longer = replace(of_trace, sentences=(*of_trace.sentences, *trace.sentences))
         return [longer if exam is of_trace else exam for exam in exams]
-    raise UsageError(
-        f"the trace {file}",
-        "translations by a model that was examined",
-        f"those of {trace.run}, which could be of both" if fitting else "other layers or heads",
-        "report the examination of the traced model alone"
-        if fitting
-        else "trace the model that was examined: attnworks translate RUN TEXT --trace FILE",
-    )
+    got, remedy = "other layers or heads", f"trace the model that was examined: {TRACE.command}"
+    if fitting:
+        got = f"those of {trace.run}, which could be of both"
+        remedy = "report the examination of the traced model alone"
+    raise UsageError(f"the trace {file}", "translations by a model that was examined", got, remedy)

@@ -1,7 +1,7 @@
 """A page as one HTML file that needs nothing from elsewhere.
 
-The only thing that runs is one inline script, and the only style is one sheet; the policy names both by their SHA-256.
-All data are in elements of plain text, in base64, so that no text of a model or a corpus is ever parsed as HTML.
+It has one inline script and one style sheet; its Content-Security-Policy allows these two alone, by their SHA-256. All
+data are in elements of plain text, in base64, so that no text of a model or a corpus is ever parsed as HTML.
 """
 
 from __future__ import annotations
@@ -13,23 +13,22 @@ from functools import cache
 
 from attnworks.page.contents import SCRIPT_FILE, STYLE_FILE, Contents, resource
 
-NO_SCRIPT = "This page draws itself by a script that is part of it. Allow scripts for this file to see it."
+NO_SCRIPT = "A script in this file draws the page. Allow scripts for this file to see it."
 
 
 def page_html(contents: Contents) -> str:
     """The whole file."""
     script, style = (resource(name).decode() for name in (SCRIPT_FILE, STYLE_FILE))
-    live = contents.page["host"] == "live"
     title = html.escape(contents.page["title"].encode(errors="replace").decode())
-    data = [_data("page", contents.packed)]
-    data += [_data(f"blob-{name}", blob) for name, blob in contents.blobs.items()]
+    content_policy = html.escape(policy(live=contents.page["host"] == "live"))
+    data = [_data("page", contents.packed), *(_data(f"blob-{name}", blob) for name, blob in contents.blobs.items())]
     return "\n".join(
         (
             "<!DOCTYPE html>",
             '<html lang="en">',
             "<head>",
             '<meta charset="utf-8">',
-            f'<meta http-equiv="Content-Security-Policy" content="{html.escape(policy(live=live))}">',
+            f'<meta http-equiv="Content-Security-Policy" content="{content_policy}">',
             '<meta name="viewport" content="width=device-width, initial-scale=1">',
             '<meta name="color-scheme" content="light dark">',
             f"<title>{title}</title>",
@@ -49,7 +48,7 @@ def page_html(contents: Contents) -> str:
 
 @cache
 def policy(*, live: bool) -> str:
-    """What a browser lets the page do; for a live page as a header too, where frame-ancestors may be added."""
+    """The Content-Security-Policy of a page. A live page also sends it as a header."""
     script, style = (_hash(resource(name)) for name in (SCRIPT_FILE, STYLE_FILE))
     return "; ".join(
         (

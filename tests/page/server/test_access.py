@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from attnworks.page.html import policy
 from attnworks.page.server.live import LiveModel
-from attnworks.page.server.questions import MAX_QUESTION_BYTES, MOST_CHANGES
+from attnworks.page.server.questions import MAX_CHANGES, MAX_QUESTION_BYTES
 from tests.exam_helpers import LINES
 from tests.page.server.server_helpers import JSON, TOKEN, Client, serving
 
@@ -136,7 +136,7 @@ def test_no_json(client: Client, body: bytes) -> None:
         {"text": "a b", "changes": {"swap": {"enc.0": 1}}},
         {"text": "a b", "changes": {"project": {"enc.0.0": None}}},
         {"text": "a b", "changes": {"other": {}}},
-        {"text": "a b", "changes": {"cut": [str(number) for number in range(MOST_CHANGES + 1)]}},
+        {"text": "a b", "changes": {"cut": [str(number) for number in range(MAX_CHANGES + 1)]}},
         {"text": ""},
         {"text": " \n\t "},
         {"text": "\0"},

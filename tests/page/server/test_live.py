@@ -151,7 +151,7 @@ def test_only_some_changed_models_are_kept(bert: LiveModel) -> None:
     assert models.subject(every[0]) is first
     for changes in every[1:]:
         models.subject(changes)
-    assert len(models._made) == EDITED_MODELS_KEPT and models.subject(every[0]) is not first
+    assert len(models._edited) == EDITED_MODELS_KEPT and models.subject(every[0]) is not first
     assert models.subject(Changes()) is bert.base
 
 

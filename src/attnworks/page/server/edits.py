@@ -37,12 +37,11 @@ OFFERED_MECHANISMS = (
     "linear",
     "luong-dot",
 )
-"""Mechanisms that need no training and whose maps are weights, with options for a sentence."""
+"""Mechanisms that need no training and whose maps are weights, with options that suit one sentence."""
 EDITED_MODELS_KEPT, EDITED_MODELS_BYTES = 4, 2**30
 """Number and total bytes of the edited models that are kept; one is kept in any case."""
-FIT_SENTENCES_LIVE = 32
-"""Sentences to which forms are fitted."""
-FIT_BATCH_TOKENS = 1024
+FIT_SENTENCES_LIVE, FIT_BATCH_TOKENS = 32, 1024
+"""Sentences to which forms are fitted, and padded tokens of their batches."""
 
 
 @dataclass(frozen=True)
@@ -65,9 +64,8 @@ class EditedModels:
     def __init__(self, base: Subject) -> None:
         self.base = base
         self._forms: dict[tuple[HeadId, str], Form] = {}
-        self._made: RecentItems[Changes, Subject] = RecentItems(
-            max(1, min(EDITED_MODELS_KEPT, EDITED_MODELS_BYTES // max(1, weight_bytes(self.model))))
-        )
+        fitting = EDITED_MODELS_BYTES // max(1, weight_bytes(self.model))
+        self._edited: RecentItems[Changes, Subject] = RecentItems(max(1, min(EDITED_MODELS_KEPT, fitting)))
 
     @property
     def model(self) -> nn.Module:
@@ -83,33 +81,27 @@ class EditedModels:
             return PossibleEdits("all layers share their weights")
         causal = tuple(form for form in OFFERED_FORMS if form != "next")
         forms = {str(slot): () if slot.crosses else causal if slot.causal else OFFERED_FORMS for slot in layers}
-        able = {
-            str(slot): tuple(
-                spec
-                for spec in OFFERED_MECHANISMS
-                if {*layer.now} != {spec} and layer.refusal((spec,) * len(layer.now)) is None
-            )
-            for slot, layer in layers_of(self.model).items()
-        }
-        return PossibleEdits(True, forms, able)
+        mechanisms: dict[str, tuple[str, ...]] = {}
+        for slot, layer in layers_of(self.model).items():
+            others = (spec for spec in OFFERED_MECHANISMS if {*layer.now} != {spec})
+            mechanisms[str(slot)] = tuple(spec for spec in others if layer.refusal((spec,) * len(layer.now)) is None)
+        return PossibleEdits(True, forms, mechanisms)
 
     def subject(self, changes: Changes) -> Subject:
         """The model with these edits."""
-        return self._made.get(changes, lambda: self._make(changes)) if changes else self.base
+        return self._edited.get(changes, lambda: self._edit(changes)) if changes else self.base
 
-    def _make(self, changes: Changes) -> Subject:
+    def _edit(self, changes: Changes) -> Subject:
         """Swap layers, then project heads, then set the outputs of cut heads to zero, which keeps their maps."""
-        if self.possible.reshape is not True:
-            raise UsageError(
-                "changes of heads", "heads that can be changed", str(self.possible.reshape), "leave the model as it is"
-            )
+        if (reason := self.possible.reshape) is not True:
+            raise UsageError("changes of heads", "heads that can be changed", str(reason), "leave the model as it is")
         self._check_heads((*changes.cut, *(head for head, _ in changes.project)))
         model: Any = self.model
         if changes.swap:
             self._check_swaps(changes.swap)
             model = swapped(model, whole_layers(model, dict(changes.swap)))
         if changes.project:
-            model = with_forms(model, self._fitted(dict(changes.project)))
+            model = with_forms(model, self._fit_forms(dict(changes.project)))
         if changes.cut:
             model = copy.deepcopy(model) if model is self.model else model
             cut: dict[Slot, list[int]] = {}
@@ -122,48 +114,40 @@ class EditedModels:
     def _check_heads(self, names: Iterable[str]) -> None:
         heads = {slot: len(specs) for slot, specs in mechanisms_of(self.model, cross=True).items()}
         known = {f"{slot}.{head}" for slot, number in heads.items() for head in range(number)}
+        expected = ", ".join(f"{slot}.0 to {slot}.{number - 1}" for slot, number in heads.items() if number)
+        got, remedy = "no head, or one with weights that layers share", "name heads kind.layer.head, from zero"
         for name in names:
             if name not in known:
-                raise UsageError(
-                    f"head {name[:40]!r}",
-                    ", ".join(f"{slot}.0 to {slot}.{number - 1}" for slot, number in heads.items() if number),
-                    "a head that is not there, or whose weights several layers share",
-                    "name heads kind.layer.head, from zero",
-                )
+                raise UsageError(f"head {name[:40]!r}", expected, got, remedy)
 
     def _check_swaps(self, swaps: Iterable[tuple[str, str]]) -> None:
         layers = self.possible.mechanisms
         for slot, spec in swaps:
             if spec not in layers.get(slot, ()):
-                raise UsageError(
-                    f"{spec[:40]!r} in {slot[:40]!r}",
-                    f"one of {', '.join(layers.get(slot, layers))}",
-                    "a mechanism that is not offered there" if slot in layers else "a layer that is not there",
-                    "choose one of those; attnworks reshape swap knows more mechanisms",
-                )
+                expected = f"one of {', '.join(layers.get(slot, layers))}"
+                got = "a mechanism that is not offered there" if slot in layers else "a layer that does not exist"
+                remedy = "choose one of those; attnworks reshape swap knows more mechanisms"
+                raise UsageError(f"{spec[:40]!r} in {slot[:40]!r}", expected, got, remedy)
 
-    def _fitted(self, wanted: Mapping[str, str]) -> dict[HeadId, Form]:
+    def _fit_forms(self, wanted: Mapping[str, str]) -> dict[HeadId, Form]:
         """The nearest form of every head over some sentences of the grammar corpus, without sparse errors."""
-        for name, form in wanted.items():
-            offered = self.possible.forms.get(str(HeadId.parse(name).slot), ())
+        heads = {HeadId.parse(name): form for name, form in wanted.items()}
+        for head, form in heads.items():
+            offered = self.possible.forms.get(str(head.slot), ())
             if form not in offered:
-                raise UsageError(
-                    f"the form {form[:40]!r} for head {name}",
-                    f"one of {', '.join(offered)}" if offered else "a head of self-attention",
-                    "another" if offered else "another one",
-                    "choose one of those; attnworks reshape project knows more forms",
-                )
-        heads = {name: HeadId.parse(name) for name in wanted}
-        missing = [name for name, form in wanted.items() if (heads[name], form) not in self._forms]
-        for form in dict.fromkeys(wanted[name] for name in missing):
-            names = ",".join(name for name in missing if wanted[name] == form)
+                expected = f"one of {', '.join(offered)}" if offered else "a head of self-attention"
+                remedy = "choose one of those; attnworks reshape project knows more forms"
+                raise UsageError(f"the form {form[:40]!r} for head {head}", expected, "another", remedy)
+        missing = [(head, form) for head, form in heads.items() if (head, form) not in self._forms]
+        for form in dict.fromkeys(form for _, form in missing):
+            names = ",".join(str(head) for head, other in missing if other == form)
             project = Project(heads=names, form=form, eps=0.0, sparsity=0.0)
-            found = project.fit(self._bench, project.chosen(self.model))
-            self._forms |= {(head, form): fitted for head, fitted in found.items()}
-        return {heads[name]: self._forms[heads[name], form] for name, form in wanted.items()}
+            fitted = project.fit(self._context, project.chosen(self.model))
+            self._forms |= {(head, form): found for head, found in fitted.items()}
+        return {head: self._forms[head, form] for head, form in heads.items()}
 
     @cached_property
-    def _bench(self) -> ReshapeContext:
+    def _context(self) -> ReshapeContext:
         """The original model with the text that forms are fitted to."""
         base = self.base
         text = base.cut_to(base.max_length).read(grammar_passages(FIT_SENTENCES_LIVE), batch_tokens=FIT_BATCH_TOKENS)

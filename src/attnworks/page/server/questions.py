@@ -9,8 +9,7 @@ from typing import Any
 from attnworks.core.errors import UsageError
 
 MAX_QUESTION_BYTES = 64 * 1024
-"""Bytes of a question."""
-MOST_CHANGES = 1024
+MAX_CHANGES = 1024
 _Pairs = tuple[tuple[str, str], ...]
 
 
@@ -38,7 +37,13 @@ class Question:
 
 def read_question(body: bytes) -> Question:
     """The question in the body of a request; UsageError for anything else."""
-    asked = _parsed(body)
+    try:
+        asked = json.loads(body)
+        json.dumps(asked, ensure_ascii=False).encode()  # an error for lone surrogates
+    except (ValueError, RecursionError) as error:
+        got = f"{len(body):,} bytes of something else"
+        remedy = 'send {"text": "a sentence", "changes": {"cut": [], "project": {}, "swap": {}}}'
+        raise NotJSONError("a question", "JSON in UTF-8", got, remedy) from error
     _check_keys(asked, {"text"}, {"changes"}, "a question")
     text, changes = asked["text"], asked.get("changes", {})
     _check(isinstance(text, str), "the sentence", "text", text)
@@ -46,30 +51,14 @@ def read_question(body: bytes) -> Question:
     cut = changes.get("cut", [])
     _check(isinstance(cut, list) and all(isinstance(head, str) for head in cut), "heads to cut", "a list of names", cut)
     project, swap = (_pairs(changes.get(name, {}), name) for name in ("project", "swap"))
-    if (count := len(cut) + len(project) + len(swap)) > MOST_CHANGES:
-        raise _unlike("changes", f"at most {MOST_CHANGES:,}", f"{count:,}")
+    count = len(cut) + len(project) + len(swap)
+    _check(count <= MAX_CHANGES, "changes", f"at most {MAX_CHANGES:,}", count)
     return Question(text, Changes(tuple(sorted({*cut})), project, swap))
-
-
-def _parsed(body: bytes) -> Any:
-    try:
-        asked = json.loads(body)
-        json.dumps(asked, ensure_ascii=False).encode()
-    except (ValueError, RecursionError) as error:
-        raise NotJSONError(
-            "a question",
-            "JSON in UTF-8",
-            f"{len(body):,} bytes of something else",
-            'send {"text": "a sentence", "changes": {"cut": [], "project": {}, "swap": {}}}',
-        ) from error
-    return asked
 
 
 def _check_keys(asked: Any, needed: set[str], more: set[str], what: str) -> None:
     _check(isinstance(asked, dict), what, "an object", asked)
-    if not needed <= {*asked} <= needed | more:
-        got = ", ".join(sorted(asked)) or "nothing"
-        raise _unlike(what, f"{', '.join(sorted(needed | more))} in it", got[:80])
+    _check(needed <= {*asked} <= needed | more, what, f"the keys {', '.join(sorted(needed | more))}", sorted(asked))
 
 
 def _pairs(asked: Any, name: str) -> _Pairs:
@@ -80,8 +69,4 @@ def _pairs(asked: Any, name: str) -> _Pairs:
 
 def _check(fits: bool, what: str, expected: str, got: Any) -> None:
     if not fits:
-        raise _unlike(what, expected, json.dumps(got)[:80])
-
-
-def _unlike(what: str, expected: str, got: str) -> UsageError:
-    return UsageError(what, expected, got, "see docs/page.md")
+        raise UsageError(what, expected, json.dumps(got)[:80], "see docs/page.md")
