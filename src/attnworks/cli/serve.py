@@ -53,7 +53,7 @@ def serve(model: str, **options: Any) -> None:
         model,
         host=options["host"],
         port=options["port"],
-        longest=options["max_tokens"],
+        max_tokens=options["max_tokens"],
         text=options["text"],
         opens=options["opens"],
         device=options["device"],

@@ -44,7 +44,7 @@ class Guard:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         assert scope["type"] == "http"
         answer = self._refused(scope) or self.app
-        await answer(self._inside(scope), receive, self._sealed(send))
+        await answer(self._without_token(scope), receive, self._with_headers(send))
 
     def _refused(self, scope: Scope) -> Response | None:
         headers = Headers(scope=scope)
@@ -58,19 +58,17 @@ class Guard:
             return refusal(404, "not found")
         return RedirectResponse(f"{scope['path']}/", 308) if scope["path"].count("/") == 1 else None
 
-    def _inside(self, scope: Scope) -> dict[str, Any]:
+    def _without_token(self, scope: Scope) -> dict[str, Any]:
         """The scope with a path without the token."""
         return {**scope, "path": "/" + scope["path"].partition("/")[2].partition("/")[2]}
 
-    def _sealed(self, send: Send) -> Send:
-        async def seal(message: Message) -> None:
+    def _with_headers(self, send: Send) -> Send:
+        async def send_with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
-                headers = MutableHeaders(scope=message)
-                for name, value in self.headers.items():
-                    headers[name] = value
+                MutableHeaders(scope=message).update(self.headers)
             await send(message)
 
-        return seal
+        return send_with_headers
 
 
 class AddressError(AttnworksError):
@@ -83,9 +81,8 @@ def check_local(host: str) -> str:
     with suppress(ValueError):
         if "%" not in address and ipaddress.ip_address(address).is_loopback:
             return address
-    raise UsageError(
-        f"--host {host}", "a local address, as 127.0.0.1", "another", "use ssh -L PORT:127.0.0.1:PORT from afar"
-    )
+    remedy = "from another machine use ssh -L PORT:127.0.0.1:PORT"
+    raise UsageError(f"--host {host}", "a local address, as 127.0.0.1", "another", remedy)
 
 
 def listen(host: str, port: int) -> socket.socket:
@@ -93,13 +90,11 @@ def listen(host: str, port: int) -> socket.socket:
     try:
         return socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
     except OSError as error:
-        taken = error.errno == errno.EADDRINUSE
-        raise AddressError(
-            f"serve at {host} port {port}",
-            "a port that is free" if taken else "an address to listen at",
-            "one in use by another program" if taken else str(error.strerror or error),
-            "choose another --port, or leave it out for any that is free",
-        ) from error
+        expected, got = "an address to listen at", str(error.strerror or error)
+        if error.errno == errno.EADDRINUSE:
+            expected, got = "a port that is free", "one in use by another program"
+        remedy = "choose another --port, or leave it out for any that is free"
+        raise AddressError(f"serve at {host} port {port}", expected, got, remedy) from error
 
 
 def local_hosts(host: str, port: int) -> list[str]:

@@ -1,4 +1,4 @@
-"""The server as an ASGI application: the page, and its questions."""
+"""The server as an ASGI application: the page, and answers to its questions."""
 
 from __future__ import annotations
 
@@ -40,19 +40,15 @@ def application(contents: Contents, model: LiveModel, worker: Worker, *, hosts: 
         del request
         return Response(html, media_type="text/html")
 
-    routes = [
-        Route("/", page),
-        *(
-            Route(f"/api/{name}", _answering(name, answer, worker), methods=["POST"])
-            for name, answer in (("look", model.inspect), ("examine", model.examine))
-        ),
-    ]
+    routes = [Route("/", page)]
+    for name, answer in (("look", model.inspect), ("examine", model.examine)):
+        routes.append(Route(f"/api/{name}", _endpoint(name, answer, worker), methods=["POST"]))
     app = Starlette(routes=routes, exception_handlers={HTTPException: _refuse, Exception: _fail})
     app.router.redirect_slashes = False
     return Guard(app, hosts=hosts, token=token, policy=policy(live=True))
 
 
-def _answering(name: str, answer: Callable[[Question], dict[str, Any]], worker: Worker):
+def _endpoint(name: str, answer: Callable[[Question], dict[str, Any]], worker: Worker):
     def work(question: Question) -> bytes:
         return json.dumps(answer(question), separators=(",", ":"), allow_nan=False).encode()
 
@@ -60,21 +56,20 @@ def _answering(name: str, answer: Callable[[Question], dict[str, Any]], worker: 
         try:
             question = read_question(await _body(request))
             kind = f"{name}, changed" if question.changes else name
-            future = await _offered(worker, kind, lambda: work(question))
-            gone = asyncio.create_task(_gone(request))
+            future = await _submit(worker, kind, lambda: work(question))
+            disconnected = asyncio.create_task(_disconnected(request))
             done = asyncio.wrap_future(future)
             try:
-                await asyncio.wait((done, gone), return_when=asyncio.FIRST_COMPLETED)
+                await asyncio.wait((done, disconnected), return_when=asyncio.FIRST_COMPLETED)
                 if not done.done():
                     future.cancel()
                     return Response(status_code=499)
                 return Response(await done, media_type="application/json")
             finally:
-                gone.cancel()
+                disconnected.cancel()
                 done.cancel()
         except (BusyError, asyncio.CancelledError, CancelledError) as error:
-            said = str(error) if isinstance(error, BusyError) else "the server stops"
-            return refusal(503, said, RETRY_AFTER)
+            return refusal(503, str(error) if isinstance(error, BusyError) else "the server stops", RETRY_AFTER)
         except NotJSONError as error:
             return refusal(400, str(error))
         except AttnworksError as error:
@@ -85,7 +80,7 @@ def _answering(name: str, answer: Callable[[Question], dict[str, Any]], worker: 
     return endpoint
 
 
-async def _offered(worker: Worker, kind: str, work: Callable[[], bytes]) -> Future[bytes]:
+async def _submit(worker: Worker, kind: str, work: Callable[[], bytes]) -> Future[bytes]:
     """The future result; a busy server raises BusyError after a delay."""
     try:
         return worker.submit(kind, work)
@@ -94,7 +89,7 @@ async def _offered(worker: Worker, kind: str, work: Callable[[], bytes]) -> Futu
         raise
 
 
-async def _gone(request: Request) -> None:
+async def _disconnected(request: Request) -> None:
     """Ends when the client closes the connection."""
     while (await request.receive())["type"] != "http.disconnect":
         pass
@@ -104,11 +99,11 @@ async def _body(request: Request) -> bytes:
     """The body of a question, at most MAX_QUESTION_BYTES of it."""
     if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
         raise HTTPException(415, "a question is sent as application/json")
-    told = request.headers.get("content-length", "0")
+    length = request.headers.get("content-length", "0")
     body = bytearray()
     with suppress(TimeoutError):
         async with asyncio.timeout(SECONDS_TO_SEND):
-            if told.isdigit() and int(told[:20]) <= MAX_QUESTION_BYTES:
+            if length.isdigit() and int(length[:20]) <= MAX_QUESTION_BYTES:
                 async for chunk in request.stream():
                     body += chunk
                     if len(body) > MAX_QUESTION_BYTES:

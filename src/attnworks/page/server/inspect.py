@@ -33,7 +33,6 @@ from attnworks.training.objectives.contract import Outputs
 
 LIVE_MEASURES = ("rank", "saturation")
 LIVE_BEAMS = 4
-
 OUTPUTS_SHOWN = 5
 
 
@@ -83,12 +82,15 @@ def read_sentence(subject: Subject, passage: Passage) -> SentenceInput:
     """The tokens of a sentence; an encoder-decoder writes the target itself."""
     assert subject.source is not None
     source = subject.source.read(passage.source)
-    written = None if subject.target is None else write_target(subject, source)
-    rows = [source] if written is None else [source, written.row]
-    subject.check_ids([[row] for row in rows])
-    pads = [subject.source.pad_id, *([] if subject.target is None else [subject.target.pad_id])]
-    rarities = tuple(count_rarity([row]) for row in rows)
-    text = TokenizedText(tuple([row] for row in rows), tuple(pads), rarities, [[0]], [0], 1, len(rows) - 1)
+    sides, pads, written = [[source]], [subject.source.pad_id], None
+    if subject.target is not None:
+        written = write_target(subject, source)
+        sides, pads = [*sides, [written.row]], [*pads, subject.target.pad_id]
+    subject.check_ids(sides)
+    text = TokenizedText(
+        tuple(sides), tuple(pads), tuple(map(count_rarity, sides)), batches=[[0]], kept=[0], passages=1,
+        written=len(sides) - 1,
+    )  # fmt: skip
     return SentenceInput(text, written)
 
 
@@ -108,18 +110,20 @@ def write_target(subject: Subject, source: TokenRow) -> WrittenTarget:
         return WrittenTarget(row, words, str(target.tokenizer.decode(list(row.ids[1:]), skip_special_tokens=True)))
     steps: list[BeamStep] = []
     read = collate([source], PAD).to(subject.device)
-    longest = max_target_tokens(len(source))
-    longest = longest if target.max_length is None else min(longest, target.max_length - 1)
+    max_new_tokens = max_target_tokens(len(source))
+    if target.max_length is not None:
+        max_new_tokens = min(max_new_tokens, target.max_length - 1)
     ((found,),) = beam(
         model,  # pyright: ignore[reportArgumentType]
-        read.ids, read.real, bos=BOS, eos=EOS, max_new_tokens=longest, beams=LIVE_BEAMS, observe=steps.append,
+        read.ids, read.real, bos=BOS, eos=EOS, max_new_tokens=max_new_tokens, beams=LIVE_BEAMS,
+        observe=steps.append,
     )  # fmt: skip
     words = tuple(target.vocabulary.decode(found.tokens))
     ids = [token for token in found.tokens if token != EOS]
     ids += [EOS] * (MIN_TEXT_TOKENS - len(ids))
     row = TokenRow((BOS, *ids), (True, *(False for _ in ids)), (-1, *range(len(ids))))
-    tree = [spelled_step(step, target.vocabulary) for step in steps]
-    return WrittenTarget(row, words, " ".join(words), found.logprob, tree)
+    beam_steps = [spelled_step(step, target.vocabulary) for step in steps]
+    return WrittenTarget(row, words, " ".join(words), found.logprob, beam_steps)
 
 
 def inspect_sentence(subject: Subject, read: SentenceInput, model: Mapping[str, Any]) -> SentencePass:
@@ -127,13 +131,12 @@ def inspect_sentence(subject: Subject, read: SentenceInput, model: Mapping[str, 
     names = LIVE_MEASURES[:1] if layers_without_weights(subject.model) else LIVE_MEASURES
     context = MeasureContext(read.text.longest)
     measures = [measure(context) for measure in choose_measures(names)]
-    folds, keep = Accumulator(declared for measure in measures for declared in measure.declares()), KeepMapsHook()
+    sums, maps = Accumulator(spec for measure in measures for spec in measure.declares()), KeepMapsHook()
     with inference_mode(subject.model):
-        outputs = subject.run(
-            read.batch(subject), _BothHooks(MeasureHook(measures, folds), keep), logits=subject.has_logits
-        )
-        readings = folds.readings({Slot.parse(name): number for name, number in model["heads"].items()})
-        pin = pin_of(subject, read.text, keep)
+        hook = _BothHooks(MeasureHook(measures, sums), maps)
+        outputs = subject.run(read.batch(subject), hook, logits=subject.has_logits)
+        readings = sums.readings({Slot.parse(name): number for name, number in model["heads"].items()})
+        pin = pin_of(subject, read.text, maps)
     exam = Examination(model, {"name": "this sentence", **read.text.about()}, readings, find(readings))
     written = read.written
     sentence = PageSentence(pin) if written is None else PageSentence(pin, written.words, written.beam)
@@ -169,7 +172,7 @@ class ModelOutput(NamedTuple):
 
 def describe_output(subject: Subject, read: SentenceInput, outputs: Outputs) -> ModelOutput:
     """The translation, the next token, the masked word or the class, by the kind of the model."""
-    able, written = subject.abilities, read.written
+    abilities, written = subject.abilities, read.written
     if written is not None:
         if written.words is None:
             return ModelOutput("the model gives no words, only vectors; its decoder reads the sentence itself", [])
@@ -177,32 +180,38 @@ def describe_output(subject: Subject, read: SentenceInput, outputs: Outputs) -> 
         return ModelOutput("what the model writes for it", [OutputToken(written.text, probability)])
     if outputs.logits is None:
         return ModelOutput("the model gives no words, only vectors", [])
-    if able.classes is not None:
+    if abilities.classes is not None:
         return _classes(getattr(subject.model, "config", None), outputs.logits[0])
-    if able.kind == "decoder":
-        return ModelOutput("the most probable next tokens", _spelled_id(subject, outputs.logits[0, -1]))
+    if abilities.kind == "decoder":
+        return ModelOutput("the most probable next tokens", _top_tokens(subject, outputs.logits[0, -1]))
     ids = read.text.sides[0][0].ids
-    if able.mask_id is None:
+    if abilities.mask_id is None:
         return ModelOutput("the model has no token for a hidden word, which it could fill in", [])
-    if able.mask_id not in ids:
-        hidden = subject.token(able.mask_id)
+    if abilities.mask_id not in ids:
+        hidden = subject.token(abilities.mask_id)
         return ModelOutput(f"put {hidden} in place of a word to see what the model would fill in", [])
-    return ModelOutput(
-        "what the model would fill in for the first hidden word",
-        _spelled_id(subject, outputs.logits[0, ids.index(able.mask_id)]),
-    )
+    logits = outputs.logits[0, ids.index(abilities.mask_id)]
+    return ModelOutput("what the model would fill in for the first hidden word", _top_tokens(subject, logits))
 
 
-def _classes(config: Any, scores: Float[Tensor, " c"]) -> ModelOutput:
+def _classes(config: Any, logits: Float[Tensor, " c"]) -> ModelOutput:
     """One class is a score (regression); classes of a multi-label problem have independent probabilities."""
-    named = getattr(config, "id2label", None) or {}
-    if len(scores) == 1:
-        return ModelOutput("the score", [OutputToken(f"{named.get(0, 0)}: {float(scores[0]):.4g}", None)])
+    names = getattr(config, "id2label", None) or {}
+    if len(logits) == 1:
+        return ModelOutput("the score", [OutputToken(f"{names.get(0, 0)}: {float(logits[0]):.4g}", None)])
     several = getattr(config, "problem_type", None) == "multi_label_classification"
-    chances = scores.double().sigmoid() if several else scores.double().softmax(-1)
-    return ModelOutput(
-        "the most probable classes", [OutputToken(str(named.get(at, at)), p) for at, p in _largest(chances)]
-    )
+    P = logits.double().sigmoid() if several else logits.double().softmax(-1)
+    return ModelOutput("the most probable classes", [OutputToken(str(names.get(id, id)), p) for id, p in _largest(P)])
+
+
+def _top_tokens(subject: Subject, logits: Float[Tensor, " w"]) -> list[OutputToken]:
+    return [OutputToken(subject.token(id), p) for id, p in _largest(logits.double().softmax(-1))]
+
+
+def _largest(P: Float[Tensor, " w"]) -> list[tuple[int, float]]:
+    """The largest probabilities with their places, the largest first."""
+    p, places = P.topk(min(OUTPUTS_SHOWN, len(P)))
+    return list(zip(places.tolist(), p.tolist(), strict=True))
 
 
 def relative_change(before: Float[Tensor, "b i e"], after: Float[Tensor, "b i e"]) -> float:
@@ -210,12 +219,3 @@ def relative_change(before: Float[Tensor, "b i e"], after: Float[Tensor, "b i e"
     wide = torch.promote_types(before.dtype, torch.float32)
     X = before.to(wide)
     return float((after.to(wide) - X).norm() / X.norm().clamp_min(torch.finfo(wide).tiny))
-
-
-def _spelled_id(subject: Subject, scores: Float[Tensor, " w"]) -> list[OutputToken]:
-    return [OutputToken(subject.token(token), p) for token, p in _largest(scores.double().softmax(-1))]
-
-
-def _largest(chances: Float[Tensor, " w"]) -> list[tuple[int, float]]:
-    p, places = chances.topk(min(OUTPUTS_SHOWN, len(chances)))
-    return list(zip(places.tolist(), p.tolist(), strict=True))

@@ -43,43 +43,44 @@ TOO_SHORT = "too short for all but a few measures, which need two tokens of text
 
 @dataclass(frozen=True, eq=False)
 class Answer:
-    """The output of the original model for a sentence."""
+    """The output of the original model for a sentence, and its last residual stream."""
 
     read: SentenceInput
-    said: ModelOutput
+    output: ModelOutput
     hidden: Tensor
 
 
 class LiveModel:
     """A model with its edited copies, for one thread at a time.
 
-    longest    maximum tokens of a sentence
-    text       the sentence that is shown first
-    receipts   of the reshapes that made the model, first to last
+    max_tokens   of a sentence
+    text         the sentence that is shown first
+    receipts     of the reshapes that made the model, first to last
     """
 
     def __init__(
-        self, subject: Subject, *, longest: int = 128, text: str | None = None, receipts: Sequence[Receipt] = ()
+        self, subject: Subject, *, max_tokens: int = 128, text: str | None = None, receipts: Sequence[Receipt] = ()
     ) -> None:
-        self.receipts = receipts
-        self.base, self.models = subject, EditedModels(subject)
-        positions = subject.max_length
+        self.base, self.models, self.receipts = subject, EditedModels(subject), receipts
+        self.max_tokens = min(max_tokens, subject.max_length or max_tokens)
         assert subject.source is not None
-        self.longest = longest if positions is None else min(longest, positions)
-        self._counting = copy.copy(subject.source)
-        self._counting.max_length = None
+        self._unlimited_reader = copy.copy(subject.source)
+        self._unlimited_reader.max_length = None
         if text is None:
-            text = self._beginning(subject.example_text or grammar_passages(1)[0].source.text)
+            text = self._shortened(subject.example_text or grammar_passages(1)[0].source.text)
         self.text = text
-        self._heard: RecentItems[str, Answer] = RecentItems(SENTENCES_REMEMBERED)
-        self._reads: RecentItems[tuple[str, Changes], SentenceInput] = RecentItems(SENTENCES_REMEMBERED)
-        self.first = self._first()
+        self._answers: RecentItems[str, Answer] = RecentItems(SENTENCES_REMEMBERED)
+        self._inputs: RecentItems[tuple[str, Changes], SentenceInput] = RecentItems(SENTENCES_REMEMBERED)
+        passage = self._passage(text)
+        exam = self._examine(passage)
+        inspected = inspect_sentence(subject, self._read(passage), exam.model)
+        self.first = PageExam(exam, exam_label(exam), (inspected.sentence,))
 
     def page(self) -> Contents:
         """The page with an examination of the first sentence."""
         possible = self.models.possible
         live = {
-            "tokens": self.longest,
+            "tokens": self.max_tokens,
             "kind": self.base.abilities.kind,
             "reshape": possible.reshape,
             "forms": {slot: list(forms) for slot, forms in possible.forms.items()},
@@ -91,11 +92,10 @@ class LiveModel:
     def inspect(self, question: Question) -> dict[str, Any]:
         """The sentence with its maps, cheap measures, and the outputs before and after the edits."""
         began = time.perf_counter()
-        passage = self._passage(question.text)
-        heard, looked = self._look(passage, question.changes)
-        pin, blobs = EncodedSentence(looked.sentence, looked.exam, "live").contents()
-        shown = PageExam(looked.exam, self.first.label, (looked.sentence,))
-        return self._answer(exam_contents(shown, [pin]), heard, blobs, began)
+        outputs, inspected = self._inspect(self._passage(question.text), question.changes)
+        pin, blobs = EncodedSentence(inspected.sentence, inspected.exam, "live").contents()
+        exam = exam_contents(PageExam(inspected.exam, self.first.label, (inspected.sentence,)), [pin])
+        return _reply(exam, outputs, blobs, began)
 
     def examine(self, question: Question) -> dict[str, Any]:
         """The default readings of the sentence; of a very short one, those of `inspect`."""
@@ -104,44 +104,42 @@ class LiveModel:
         if self._read(passage, question.changes).is_short:
             answer = self.inspect(question)
             return {**answer, "exam": {**answer["exam"], "notes": [TOO_SHORT]}}
-        exam = self._examined(passage, question.changes)
-        return self._answer(exam_contents(PageExam(exam, self.first.label), []), None, {}, began)
+        exam = self._examine(passage, question.changes)
+        return _reply(exam_contents(PageExam(exam, self.first.label), []), None, {}, began)
 
-    def _look(self, passage: Passage, changes: Changes) -> tuple[dict[str, Any], SentencePass]:
-        base = self._hear(passage) if changes else None
+    def _inspect(self, passage: Passage, changes: Changes) -> tuple[dict[str, Any], SentencePass]:
+        """The outputs before and after the edits, and the forward pass of the edited model."""
+        before = self._answer(passage) if changes else None
         subject = self.models.subject(changes)
-        read = base.read if base is not None and base.read.written is None else self._read(passage, changes)
-        looked = inspect_sentence(subject, read, self._about(subject))
-        said = describe_output(subject, read, looked.outputs)
-        if base is None:
-            self._heard.put(passage.source.text, Answer(read, said, looked.outputs.hidden))
-            return _outputs(said, said, 0.0), looked
-        after = looked.outputs.hidden
-        if read is not base.read:
+        read = before.read if before is not None and before.read.written is None else self._read(passage, changes)
+        parameters = sum(parameter.numel() for parameter in subject.model.parameters())
+        inspected = inspect_sentence(subject, read, {**self.first.exam.model, "parameters": parameters})
+        output, hidden = describe_output(subject, read, inspected.outputs), inspected.outputs.hidden
+        if before is None:
+            self._answers.put(passage.source.text, Answer(read, output, hidden))
+            return _outputs(output, output, 0.0), inspected
+        if read is not before.read:  # compare the residual streams of the same target
             with inference_mode(subject.model):
-                after = subject.run(base.read.batch(subject)).hidden
-        return _outputs(base.said, said, relative_change(base.hidden, after)), looked
+                hidden = subject.run(before.read.batch(subject)).hidden
+        return _outputs(before.output, output, relative_change(before.hidden, hidden)), inspected
 
-    def _hear(self, passage: Passage) -> Answer:
+    def _answer(self, passage: Passage) -> Answer:
         """The output of the original model, from the cache if it is there."""
-        return self._heard.get(passage.source.text, lambda: self._listen(passage))
 
-    def _listen(self, passage: Passage) -> Answer:
-        subject, read = self.base, self._read(passage)
-        with inference_mode(subject.model):
-            outputs = subject.run(read.batch(subject), logits=subject.has_logits)
-            return Answer(read, describe_output(self.base, read, outputs), outputs.hidden)
+        def run() -> Answer:
+            subject, read = self.base, self._read(passage)
+            with inference_mode(subject.model):
+                outputs = subject.run(read.batch(subject), logits=subject.has_logits)
+                return Answer(read, describe_output(subject, read, outputs), outputs.hidden)
+
+        return self._answers.get(passage.source.text, run)
 
     def _read(self, passage: Passage, changes: Changes = UNCHANGED) -> SentenceInput:
         """The input for the model with these edits, with the target that it writes."""
         key = passage.source.text, changes
-        return self._reads.get(key, lambda: read_sentence(self.models.subject(changes), passage))
+        return self._inputs.get(key, lambda: read_sentence(self.models.subject(changes), passage))
 
-    def _about(self, subject: Subject) -> dict[str, Any]:
-        """The description of an edited model."""
-        return {**self.first.exam.model, "parameters": sum(p.numel() for p in subject.model.parameters())}
-
-    def _examined(self, passage: Passage, changes: Changes = UNCHANGED) -> Examination:
+    def _examine(self, passage: Passage, changes: Changes = UNCHANGED) -> Examination:
         """The default readings of a sentence, without role labels, for which one sentence is too few.
 
         Notes about missing syntax or repeated tokens are removed.
@@ -154,55 +152,41 @@ class LiveModel:
         return replace(exam, notes=tuple(note for note in exam.notes if not note.startswith("roles.")))
 
     def _passage(self, text: str) -> Passage:
-        if not _is_text(text):
-            raise UsageError(
-                "the sentence", "text in UTF-8", "bytes that are none", "type it in a terminal that writes UTF-8"
-            )
+        """The sentence, checked; arguments of a command that are not UTF-8 have lone surrogates."""
+        try:
+            text.encode()
+        except UnicodeEncodeError:
+            remedy = "type it in a terminal that writes UTF-8"
+            raise UsageError("the sentence", "text in UTF-8", "bytes that are none", remedy) from None
         ((passage,), _) = from_texts([" ".join(text.split())])
-        count = self._count(passage)
-        if count > self.longest:
-            raise UsageError(
-                "the sentence", f"at most {self.longest:,} tokens", f"{count:,}", "shorten it, or raise --max-tokens"
-            )
+        count, remedy = self._count(passage), "shorten it, or raise --max-tokens"
+        if count > self.max_tokens:
+            raise UsageError("the sentence", f"at most {self.max_tokens:,} tokens", f"{count:,}", remedy)
         return passage
 
     def _count(self, passage: Passage) -> int:
         """Number of tokens, also above the maximum of the model."""
-        return len(self._counting.read(passage.source))
+        return len(self._unlimited_reader.read(passage.source))
 
-    def _beginning(self, text: str) -> str:
-        """The first words that fit into `longest` tokens, at least one."""
+    def _shortened(self, text: str) -> str:
+        """The first words that fit into `max_tokens` tokens, at least one."""
         words = text.split()
-        while len(words) > 1 and self._count(from_texts([" ".join(words)])[0][0]) > self.longest:
+        while len(words) > 1 and self._count(from_texts([" ".join(words)])[0][0]) > self.max_tokens:
             words.pop()
         return " ".join(words)
 
-    def _first(self) -> PageExam:
-        passage = self._passage(self.text)
-        exam = self._examined(passage)
-        looked = inspect_sentence(self.base, self._read(passage), exam.model)
-        return PageExam(exam, exam_label(exam), (looked.sentence,))
 
-    def _answer(
-        self, exam: Mapping[str, Any], outputs: dict[str, Any] | None, blobs: Mapping[str, str], began: float
-    ) -> dict[str, Any]:
-        seconds = time.perf_counter() - began
-        return {"exam": exam, "outputs": rounded(outputs), "blobs": blobs, "seconds": rounded(seconds)}
+def _reply(
+    exam: Mapping[str, Any], outputs: dict[str, Any] | None, blobs: Mapping[str, str], began: float
+) -> dict[str, Any]:
+    seconds = time.perf_counter() - began
+    return {"exam": exam, "outputs": rounded(outputs), "blobs": blobs, "seconds": rounded(seconds)}
 
 
-def _is_text(text: str) -> bool:
-    """False for arguments of a command that are not UTF-8, which Python reads as lone surrogates."""
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
-
-
-def _outputs(before: ModelOutput, after: ModelOutput, far: float) -> dict[str, Any]:
+def _outputs(before: ModelOutput, after: ModelOutput, change: float) -> dict[str, Any]:
     return {
         "words": after.words,
         "before": [output._asdict() for output in before.outputs],
         "after": [output._asdict() for output in after.outputs],
-        "moved": far,
+        "moved": change,
     }

@@ -15,9 +15,9 @@ from attnworks.core.errors import AttnworksError
 _T = TypeVar("_T")
 
 MAX_WAIT_SECONDS = 0.7
-"""Expected seconds from a question to its answer, above which the question is refused."""
+"""A question is refused if its answer is expected later than this."""
 MAX_OPEN_QUESTIONS = 64
-"""Questions in the queue, however quick."""
+"""Questions in the queue, even if each is quick."""
 TIME_DECAY = 0.9
 """Factor by which the expected time of a kind of question falls with every answer."""
 
@@ -30,7 +30,7 @@ class BusyError(AttnworksError):
 
 
 class Worker:
-    """Answers one question after the other, first come first served. A question cancelled in time is never begun."""
+    """Answers questions one after the other, in their order. A waiting question that is cancelled is not begun."""
 
     def __init__(self, patience: float = MAX_WAIT_SECONDS) -> None:
         self.patience = patience
@@ -46,19 +46,11 @@ class Worker:
         The first question of a kind is expected to take MAX_WAIT_SECONDS.
         """
         with self._lock:
-            own = self._expected.get(kind, self.patience)
-            count = len(self._open)
-            if (
-                self._stopped
-                or count >= MAX_OPEN_QUESTIONS
-                or (count and sum(self._open.values()) + own > self.patience)
-            ):
-                raise BusyError(
-                    "an answer",
-                    "a server with time for it",
-                    "one that stops" if self._stopped else f"{counted(count, 'question')} before this one",
-                    "ask again in a second",
-                )
+            own, count = self._expected.get(kind, self.patience), len(self._open)
+            too_long = count > 0 and sum(self._open.values()) + own > self.patience
+            if self._stopped or count >= MAX_OPEN_QUESTIONS or too_long:
+                got = "one that stops" if self._stopped else f"{counted(count, 'question')} before this one"
+                raise BusyError("an answer", "a server with time for it", got, "ask again in a second")
             future = self._thread.submit(self._timed, kind, work)
             self._open[future] = own
         future.add_done_callback(self._close)

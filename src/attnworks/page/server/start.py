@@ -27,20 +27,20 @@ from attnworks.page.server.queue import Worker
 from attnworks.reshape.history import receipts_of
 from attnworks.traces.subject import open_subject
 
-SECONDS_TO_END, SECONDS_TO_WORK = 1, 0.5
+SECONDS_TO_SEND_LAST, SECONDS_TO_FINISH_WORK = 1, 0.5
 """Time limits for sending answers and for running work when the server stops."""
 
 
 @contextmanager
 def open_browser(url: str) -> Iterator[None]:
-    """Open the browser on a file that leads to the address, and remove the file at the end.
+    """Open the browser on a file that redirects to the address, and remove the file at the end.
 
-    The command line of a browser can be read by everybody on the machine; the file, only by its owner.
+    All users of the machine can read the command line of a browser; only the owner can read the file.
     """
     with tempfile.TemporaryDirectory(prefix="attnworks-") as folder:
         file = Path(folder) / "open.html"
-        lead = f'<meta http-equiv="refresh" content="0; url={html.escape(url)}">'
-        file.write_text(f'<!DOCTYPE html><meta charset="utf-8">{lead}<title>attnworks</title>', encoding="utf-8")
+        redirect = f'<meta http-equiv="refresh" content="0; url={html.escape(url)}">'
+        file.write_text(f'<!DOCTYPE html><meta charset="utf-8">{redirect}<title>attnworks</title>', encoding="utf-8")
         threading.Thread(target=webbrowser.open, args=(file.as_uri(),), daemon=True).start()
         yield
 
@@ -60,7 +60,7 @@ class Server(uvicorn.Server):
                 access_log=False,
                 server_header=False,
                 proxy_headers=False,
-                timeout_graceful_shutdown=SECONDS_TO_END,
+                timeout_graceful_shutdown=SECONDS_TO_SEND_LAST,
             )
         )
         self.worker, self.ignore_later_signals = worker, ignore_later_signals
@@ -78,23 +78,10 @@ class Server(uvicorn.Server):
         before = {number: signal.signal(number, self.handle_exit) for number in (signal.SIGINT, signal.SIGTERM)}
         try:
             yield
-            self.worker.close(SECONDS_TO_WORK)
+            self.worker.close(SECONDS_TO_FINISH_WORK)
         finally:
             for number, handler in before.items():
                 signal.signal(number, signal.SIG_IGN if self.ignore_later_signals else handler)
-
-
-def run_server(app: ASGIApp, worker: Worker, place: socket.socket, *, ends_process: bool = False) -> bool:
-    """Serve until a signal comes; False if work still runs then, in a thread that nothing can end.
-
-    ends_process    whether the process ends afterwards: further signals are then ignored
-    """
-    try:
-        Server(app, worker, ignore_later_signals=ends_process).run([place])
-    finally:
-        ended = worker.close(0.0)
-        place.close()
-    return ended
 
 
 def serve_page(
@@ -102,7 +89,7 @@ def serve_page(
     *,
     host: str = "127.0.0.1",
     port: int = 0,
-    longest: int = 128,
+    max_tokens: int = 128,
     text: str | None = None,
     opens: bool = False,
     device: str = "cpu",
@@ -110,35 +97,38 @@ def serve_page(
     tell: Callable[[str], object] = print,
     ends_process: bool = False,
 ) -> bool:
-    """Serve the page of a model, live, until a signal comes; False if work still runs then.
+    """Serve the page of a model until a signal comes; False if a thread is still at work then, which nothing can end.
 
-    longest    maximum tokens of a sentence
-    text       the sentence that is shown first
-    opens      whether to open the page in the browser
-    ends_process  whether the process ends afterwards: further signals are then ignored
+    max_tokens      of a sentence
+    text            the sentence that is shown first
+    opens           whether to open the page in the browser
+    ends_process    whether the process ends afterwards; further signals are then ignored
     """
     host = check_local(host)
     _check_model(name)
     with listen(host, port) as place:
         number = place.getsockname()[1]
-        model = open_live(name, longest=longest, text=text, device=device, dtype=dtype)
+        model = open_live(name, max_tokens=max_tokens, text=text, device=device, dtype=dtype)
         token, worker = secrets.token_urlsafe(), Worker()
         app = application(model.page(), model, worker, hosts=local_hosts(host, number), token=token)
         url = f"http://{url_host(host)}:{number}/{token}/"
         tell(f"Serving {name} at {url}")
         tell("Ctrl-C stops.")
         with open_browser(url) if opens else nullcontext():
-            ended = run_server(app, worker, place, ends_process=ends_process)
+            try:
+                Server(app, worker, ignore_later_signals=ends_process).run([place])
+            finally:
+                ended = worker.close(0.0)
         tell("Stopped.")
         return ended
 
 
 def open_live(
-    name: str, *, longest: int = 128, text: str | None = None, device: str = "cpu", dtype: str = "float32"
+    name: str, *, max_tokens: int = 128, text: str | None = None, device: str = "cpu", dtype: str = "float32"
 ) -> LiveModel:
     """The model of this name, with the receipts of its folder."""
     subject = open_subject(name, device=device, dtype=dtype)
-    return LiveModel(subject, longest=longest, text=text, receipts=receipts_of(name))
+    return LiveModel(subject, max_tokens=max_tokens, text=text, receipts=receipts_of(name))
 
 
 def _check_model(name: str) -> None:
@@ -146,9 +136,5 @@ def _check_model(name: str) -> None:
     with disk_errors(f"open {name}", remedy="check the path"):
         is_exam = (Path(name) / EXAM_FILE).is_file()
     if is_exam:
-        raise UsageError(
-            f"serve {name}",
-            "a model",
-            "the folder of an examination",
-            shlex.join(["attnworks", "report", name, "--out", "report.html"]) + " writes its page",
-        )
+        remedy = shlex.join(["attnworks", "report", name, "--out", "report.html"]) + " writes its page"
+        raise UsageError(f"serve {name}", "a model", "the folder of an examination", remedy)
