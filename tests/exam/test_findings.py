@@ -17,7 +17,7 @@ from attnworks.core.display import format_number
 from attnworks.core.places import Kind
 from attnworks.exam.examination import ExamFinding, Examination
 from attnworks.exam.findings import FINDERS, FORM_NAMES, find
-from attnworks.exam.measures.structure import BASELINES, FAMILY_DESCRIPTIONS
+from attnworks.exam.measures.structure import BASELINE_FAMILIES, FAMILY_DESCRIPTIONS
 from attnworks.exam.reading import Reading, Readings
 from tests.exam.test_examination import examined, screen, stated
 
@@ -252,7 +252,7 @@ def test_forms_are_called_as_on_the_page() -> None:
     page = (Path(__file__).parents[2] / "web/src/views/roles.ts").read_text()
     for form, name in FORM_NAMES.items():
         assert f'  {form}: "{name}",' in page, form
-    assert {*FORM_NAMES} == {*FAMILY_DESCRIPTIONS} - {*BASELINES}
+    assert {*FORM_NAMES} == {*FAMILY_DESCRIPTIONS} - {*BASELINE_FAMILIES}
 
 
 def test_heads_that_can_go_do_harm_or_matter() -> None:

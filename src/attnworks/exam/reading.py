@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from itertools import zip_longest
 from typing import Any, NamedTuple
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -222,8 +221,9 @@ class Readings(Mapping[str, Reading]):
 
 def _finite(row: Tensor) -> Any:
     """Nested lists, with None for every number that is not finite."""
-    numbers = row.numpy()
-    return np.where(np.isfinite(numbers), numbers, None).tolist()
+    numbers = row.numpy().astype(object)
+    numbers[~row.isfinite().numpy()] = None
+    return numbers.tolist()
 
 
 STACK_NAMES = {"encoder": "encoder", "decoder": "decoder", "cross": "cross-attention"}

@@ -239,7 +239,7 @@ class Accumulator:
         for name, declared in self.declared.items():
             places: list[Slot | Kind] = [where for other, where in (*self._folds, *self._constants) if other == name]
             for kind in KINDS:
-                own = [where for where in places if (where.kind if isinstance(where, Slot) else where) == kind]
+                own: list[Slot | Kind] = [at for at in places if (at.kind if isinstance(at, Slot) else at) == kind]
                 if own:
                     missing = {slot: n for slot, n in (heads or {}).items() if slot.kind == kind and slot not in own}
                     if declared.axes[:1] == ("layer",) and isinstance(own[0], Slot):
