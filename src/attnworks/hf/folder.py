@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 from attnworks.core.errors import AttnworksError
-from attnworks.core.folders import COPY_AGAIN, disk_errors, load_error, parse_json, read_json_bytes
+from attnworks.core.folders import COPY_FOLDER, disk_errors, load_error, parse_json, read_json_bytes
 from attnworks.core.places import Slot
 from attnworks.core.tensors import tensors_of
 from attnworks.hf import quiet
@@ -105,7 +105,7 @@ def _build_reshaped(model_class: Any, config: Any, mechanisms: Any, widths: Any,
 
 def open_reshaped(folder: Path, model_class: Any, config: Any) -> nn.Module:
     """The model of the folder of a reshaped model, checked against its manifest."""
-    with disk_errors(f"open {folder}", remedy=COPY_AGAIN):
+    with disk_errors(f"open {folder}", remedy=COPY_FOLDER):
         manifest = read_manifest(folder)
         read_config(folder, manifest)
     if model_class is None:

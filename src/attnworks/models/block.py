@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 from jaxtyping import Bool, Float
@@ -54,10 +53,12 @@ class Block(nn.Module):
         observe: Observer | None = None,
     ) -> Float[Tensor, "b i e"]:
         """X after the block. Z is the output of the encoder, for cross-attention."""
-        X = self.attention_residual(X, lambda x: self.attention(x, mask=mask, observe=observe))
-        if (cross := self.cross) is not None:
-            X = self.cross_residual(X, lambda x: cross(x, Z, mask=Z_mask, observe=observe))
-        return X if self.mlp is None else self.mlp_residual(X, self.mlp)
+        residual = self.attention_residual
+        X = residual.add(X, self.attention(residual.pre_norm(X), mask=mask, observe=observe))
+        if self.cross is not None:
+            residual = self.cross_residual
+            X = residual.add(X, self.cross(residual.pre_norm(X), Z, mask=Z_mask, observe=observe))
+        return self._feed_forward(X)
 
     def step(
         self,
@@ -71,15 +72,23 @@ class Block(nn.Module):
         The n rows are [sentences beams], flattened. `past` holds the keys and values of the positions before, one row
         per hypothesis; `memory` those of the source, one row per sentence.
         """
-        Y, past = self.attention.step(self.attention_residual.enter(X), past)
-        X = self.attention_residual.join(X, Y)
-        if (cross := self.cross) is not None and memory is not None:
-            X = self.cross_residual(X, lambda x: cross.read_memory(x, memory, memory_real))
-        return X if self.mlp is None else self.mlp_residual(X, self.mlp), past
+        residual = self.attention_residual
+        Y, past = self.attention.step(residual.pre_norm(X), past)
+        X = residual.add(X, Y)
+        if self.cross is not None and memory is not None:
+            residual = self.cross_residual
+            X = residual.add(X, self.cross.read_memory(residual.pre_norm(X), memory, memory_real))
+        return self._feed_forward(X), past
+
+    def _feed_forward(self, X: Float[Tensor, "b i e"]) -> Float[Tensor, "b i e"]:
+        if self.mlp is None:
+            return X
+        residual = self.mlp_residual
+        return residual.add(X, self.mlp(residual.pre_norm(X)))
 
 
 class Residual(nn.Module):
-    """The sum, norm and dropout around one part f of a block.
+    """The sum, norm and dropout around one part f of a block: add(x, f(pre_norm(x))).
 
     post    LN(x + dropout(f(x)))
     pre     x + dropout(f(LN(x)))
@@ -93,15 +102,12 @@ class Residual(nn.Module):
         self.norm = LayerNorm(d_e, wiring.norm_kind, wiring.norm_eps) if wiring.norm else None
         self.dropout = Dropout(wiring.dropout)
 
-    def forward(self, x: Float[Tensor, "b i e"], f: Callable[[Tensor], Tensor]) -> Float[Tensor, "b i e"]:
-        return self.join(x, f(self.enter(x)))
-
-    def enter(self, x: Float[Tensor, "b i e"]) -> Float[Tensor, "b i e"]:
-        """The input of the part."""
+    def pre_norm(self, x: Float[Tensor, "b i e"]) -> Float[Tensor, "b i e"]:
+        """The input of the part: LN(x) if the norm comes first, else x."""
         return self.norm(x) if self.norm is not None and self.order == "pre" else x
 
-    def join(self, x: Float[Tensor, "b i e"], y: Float[Tensor, "b i e"]) -> Float[Tensor, "b i e"]:
-        """The residual stream x after the part has computed y."""
+    def add(self, x: Float[Tensor, "b i e"], y: Float[Tensor, "b i e"]) -> Float[Tensor, "b i e"]:
+        """The residual stream x with the output y of the part added to it, normalised if the norm comes last."""
         y = self.dropout(y)
         if self.skip:
             y = x + y

@@ -16,7 +16,7 @@ from attnworks.core.errors import AttnworksError, FolderError
 from attnworks.core.folders import (
     BEST_POINTER,
     CHECKPOINTS_FOLDER,
-    COPY_AGAIN,
+    COPY_FOLDER,
     LAST_POINTER,
     TRAINING_FILE,
     disk_errors,
@@ -152,7 +152,7 @@ def resume_point(run: Path) -> ResumePoint:
     last = next(iter(newer[len(damaged) :]), last)
     if last is None and (damaged or damaged_pointer):
         got = f"{pointer}, and {f'{damaged[0].name} is damaged' if damaged else 'there is no checkpoint'}"
-        raise FolderError(f"resume {run}", f"last.json or a whole checkpoint in {CHECKPOINTS_FOLDER}", got, COPY_AGAIN)
+        raise FolderError(f"resume {run}", f"last.json or a whole checkpoint in {CHECKPOINTS_FOLDER}", got, COPY_FOLDER)
     if last is None or not newer:
         return ResumePoint(last, [], None)
     names = "".join(f"{folder.name} is damaged; " for folder in damaged)
@@ -215,7 +215,7 @@ def read_recipe(folder: Path) -> tuple[Recipe, str]:
 def load_vocabularies(folder: Path) -> tuple[Vocabulary, Vocabulary]:
     """Both vocabularies; an error if a file has changed since the run began, as weights belong to token ids."""
     saved = _read_saved(folder)
-    with disk_errors(f"open the run {folder}", remedy=COPY_AGAIN):
+    with disk_errors(f"open the run {folder}", remedy=COPY_FOLDER):
         for path in (folder / SOURCE_FILE, folder / TARGET_FILE):
             if sha256(read_json_bytes(path)) != saved.get(path.name):
                 raise load_error(path, "the vocabulary that was saved", "one that was changed since")

@@ -304,7 +304,7 @@ def norm_after_attention(draw: Draws, n: int = 5, heads: int = 3, k: int = 2, sc
     norm = block.attention_residual.norm
     assert norm is not None
     U = norm.gamma * _printed_norm(X + block.attention(X)) + norm.beta
-    return ClaimResult(same(U, block.attention_residual.join(X, block.attention(X))))
+    return ClaimResult(same(U, block.attention_residual.add(X, block.attention(X))))
 
 
 @statement("S4.53", "§1.2.4", HOLDS).says(

@@ -18,7 +18,7 @@ from attnworks.core.errors import UsageError
 from attnworks.theory.experiments import figures
 from attnworks.theory.experiments.contract import ResultTable, TheoryExperiment, three_digits
 from attnworks.theory.experiments.figures import BLUE, GREEN, ORANGE
-from attnworks.traces.maps import Row as Sums
+from attnworks.traces.maps import RowSum as Sums
 from attnworks.traces.maps import attend_rows, row_statistics
 
 _SCALES: dict[str, Callable[[int], float]] = {
