@@ -5,6 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from itertools import accumulate
+from typing import Any
+
+from attnworks.core.errors import MissingExtraError
 
 Progress = Callable[[str, int, int], None]
 """(stage, steps done, steps in all). A total of 0 marks a message that is shown once."""
@@ -70,3 +73,14 @@ def counted(count: int, unit: str) -> str:
     if count != 1:
         unit = f"{unit[:-1]}ies" if unit.endswith("y") else f"{unit}es" if unit.endswith("s") else f"{unit}s"
     return f"{count:,} {unit}"
+
+
+def data_frame(data: Any, **options: Any) -> Any:
+    """A pandas DataFrame of this data; an error with a remedy where pandas is not installed."""
+    try:
+        import pandas
+    except ImportError as error:
+        raise MissingExtraError(
+            "a DataFrame", "the package pandas", "an environment without it", "pip install 'attnworks[frames]'"
+        ) from error
+    return pandas.DataFrame(data, **options)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any, cast
+from typing import Any
 
 import torch
 from jaxtyping import Float
@@ -15,7 +15,7 @@ from attnworks.core.places import Kind, Slot
 from attnworks.exam.reading import Reading, Readings
 from attnworks.traces.layer import LayerTrace
 from attnworks.traces.maps import maps_of
-from attnworks.traces.subject import LayerHook, Side, Subject
+from attnworks.traces.subject import LayerHook, Subject
 from attnworks.traces.text import TokenizedText
 
 EXAM_FORMAT = 3
@@ -146,12 +146,8 @@ def pin_maps(subject: Subject, text: TokenizedText) -> Pin:
 
 def pin_of(subject: Subject, text: TokenizedText, keep: KeepMapsHook) -> Pin:
     """The maps in `keep`, with the tokens of the first sentence of the first batch."""
-    row, names = text.batches[0][0], cast("tuple[Side, Side]", ("source", "target"))
-    spelled = [
-        tuple(subject.token(token, side) for token in rows[row].ids)
-        for side, rows in zip(names, text.sides, strict=False)
-    ]
-    return Pin.of(spelled[0], keep.maps, spelled[1] if len(spelled) > 1 else None)
+    tokens, target = subject.tokens_of(text)
+    return Pin.of(tokens, keep.maps, target)
 
 
 def one_sentence(text: TokenizedText) -> list[TokenizedText]:

@@ -8,14 +8,16 @@ with another implementation is examined with `sdpa`, or with `eager` if it does 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from contextvars import ContextVar
+from dataclasses import replace
 from functools import partial
 from threading import Lock
 from typing import Any
 
 import torch
+from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from attnworks.attention import Context, Mask
@@ -24,9 +26,9 @@ from attnworks.core.errors import UsageError
 from attnworks.core.places import Kind, Slot
 from attnworks.hf.anatomy import head_groups_of, is_empty
 from attnworks.hf.attention import attend_head_groups, context_of_call, head_groups_attention, mask_of_call, register
-from attnworks.text.tokens import Batch
-from attnworks.traces.layer import LayerTrace
-from attnworks.traces.subject import LayerHook
+from attnworks.text.tokens import Batch, Tokens
+from attnworks.traces.head_edits import HeadEdits
+from attnworks.traces.layer import LayerHook, LayerTrace
 
 OBSERVED_HEAD_GROUPS = "attnworks-heads-shown"
 OBSERVABLE_IMPLEMENTATIONS = ("eager", "sdpa")
@@ -93,25 +95,83 @@ class ObservedPass:
             got, remedy = f"{Q.shape[2]} and {K.shape[2]}", "examine a model whose sequence is its tokens"
             raise UsageError(f"attention of {slot}", expected, got, remedy)
         X, Z = self.inputs.pop(module, (None, None))
-        groups, weigh, scoring = head_groups_of(module), None, None
-        sink, softcap = options.get("s_aux"), options.get("softcap")
-        scale = options.get("scaling")
-        scale = Q.shape[-1] ** -0.5 if scale is None else scale
-        if groups is not None:
-            context = context_of_call(Q, options)
-            weigh, scoring = partial(_weigh, module, Q, K, V, mask, context), groups.scoring(Q.shape[-1], context)
-            scale = scoring.scale
-            if Q.shape[1] < groups.count:
-                Q, K = groups.every_head(Q), groups.every_head(K)
-        plain = scale is not None and sink is None and softcap is None
+        trace = _layer_trace(slot, module, Q, K, V, mask, Y, options, queries, keys)
+        plain = trace.scale is not None and trace.sink is None and trace.softcap is None
+        bilinear = plain and _added(options) is None and self.bilinear(slot, X, Q)
         return self.hook.attention(
-            LayerTrace(
-                slot, Q, K, V, Y, mask, scale, queries, keys,
-                X=X, Z=Z, read_weights=self.read_weights.get(slot), weigh=weigh, scoring=scoring, sink=sink,
-                softcap=softcap,
-                bilinear=plain and _added(options) is None and self.bilinear(slot, X, Q),
-            )
-        )  # fmt: skip
+            replace(trace, X=X, Z=Z, read_weights=self.read_weights.get(slot), bilinear=bilinear)
+        )
+
+
+def _layer_trace(
+    slot: Slot,
+    module: nn.Module,
+    Q: Tensor,
+    K: Tensor,
+    V: Tensor,
+    mask: Mask,
+    Y: Tensor,
+    options: dict[str, Any],
+    queries: Tokens,
+    keys: Tokens,
+) -> LayerTrace:
+    """A layer as the attention interface shows it: without its input and its weights."""
+    groups, weigh, scoring = head_groups_of(module), None, None
+    scale = options.get("scaling")
+    scale = Q.shape[-1] ** -0.5 if scale is None else scale
+    if groups is not None:
+        context = context_of_call(Q, options)
+        weigh, scoring = partial(_weigh, module, Q, K, V, mask, context), groups.scoring(Q.shape[-1], context)
+        scale = scoring.scale
+        if Q.shape[1] < groups.count:
+            Q, K = groups.every_head(Q), groups.every_head(K)
+    return LayerTrace(
+        slot, Q, K, V, Y, mask, scale, queries, keys,
+        weigh=weigh, scoring=scoring, sink=options.get("s_aux"), softcap=options.get("softcap"),
+    )  # fmt: skip
+
+
+class _EditedCalls:
+    """Edits heads in direct calls of a model, of which only shapes are known: every token counts as real."""
+
+    def __init__(self, kinds: Mapping[nn.Module, Kind], edits: Sequence[HeadEdits]) -> None:
+        self.kinds, self.edits = kinds, edits
+        self.seen: Counter[Kind] = Counter()
+
+    def begin(self, *_: object) -> None:
+        """Called before every forward pass: layers are counted from zero."""
+        self.seen.clear()
+
+    def attention(
+        self, module: nn.Module, Q: Tensor, K: Tensor, V: Tensor, mask: Mask, Y: Tensor, options: dict[str, Any]
+    ) -> Tensor | None:
+        kind = self.kinds.get(module, "encoder")
+        slot = Slot(kind, self.seen[kind])
+        self.seen[kind] += 1
+        if is_empty(module):
+            return None
+        queries, keys = (Tokens(real.long(), real) for real in (_all_real(Q), _all_real(K)))
+        trace, edited = _layer_trace(slot, module, Q, K, V, mask, Y, options, queries, keys), None
+        for edits in self.edits:
+            edited = edits.apply(trace) or edited
+            trace = edited or trace
+        return None if edited is None else edited.Y
+
+
+def _all_real(rows: Float[Tensor, "b h i k"]) -> Bool[Tensor, "b i"]:
+    return torch.ones(rows.shape[0], rows.shape[2], dtype=torch.bool, device=rows.device)
+
+
+@contextmanager
+def edited_calls(model: nn.Module, kinds: Mapping[nn.Module, Kind], edits: Sequence[HeadEdits]) -> Iterator[None]:
+    """Make these edits in every direct call of the model, also in `generate`, inside the context."""
+    calls = _EditedCalls(kinds, edits)
+    with ExitStack() as stack:
+        own = any(head_groups_of(module) is not None for module in kinds)
+        stack.enter_context(observe_head_groups(model) if own else observe_interface(model))
+        stack.callback(model.register_forward_pre_hook(calls.begin).remove)
+        stack.enter_context(attention_hook(calls.attention))
+        yield
 
 
 @contextmanager

@@ -2,18 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, cast
 
 from torch import Tensor, nn
 
 from attnworks.core.errors import UsageError
 from attnworks.core.places import Kind, Slot
+from attnworks.hf import quiet
 from attnworks.hf.anatomy import attention_kinds, head_groups_of, hf_anatomy, model_kind
 from attnworks.hf.families import HF_FAMILIES
-from attnworks.hf.observe import ObservedPass, attention_hook, observe_head_groups, observe_interface, unobservable
+from attnworks.hf.folder import save_hf
+from attnworks.hf.observe import (
+    ObservedPass,
+    attention_hook,
+    edited_calls,
+    observe_head_groups,
+    observe_interface,
+    unobservable,
+)
 from attnworks.hf.open import open_model
 from attnworks.text.tokenizers import DecoderReader, HuggingFaceReader, decoder_row, ended
 from attnworks.text.tokens import Batch, TokenRow, collate
@@ -54,6 +64,18 @@ class HFSubject(Subject):
         """A folder, or an id in the local cache; an error for anything else."""
         model, tokenizer, name = open_model(path, device=device, dtype=dtype)
         return cls(model, name).with_tokenizer(tokenizer, max_length)
+
+    def _write(self, folder: Path) -> None:
+        save_hf(self.model, folder)
+        if self._tokenizer is not None:
+            with quiet():
+                self._tokenizer.save_pretrained(folder)
+
+    @contextmanager
+    def edit(self, **edits: Any) -> Iterator[None]:
+        """As `Subject.edit`; direct calls of the model are edited too."""
+        with super().edit(**edits), edited_calls(self.model, self._kinds, self._edits):
+            yield
 
     def _set_model(self, model: nn.Module) -> None:
         self.model = model
@@ -134,7 +156,7 @@ class HFSubject(Subject):
         special = {*tokenizer.all_special_ids} - {tokenizer.unk_token_id}
         return [decoder_row(start, ended(row[1:], endings), special) for row in written.tolist()]
 
-    def run(self, batch: Batch, hook: LayerHook | None = None, *, logits: bool = False) -> Outputs:
+    def _run(self, batch: Batch, hook: LayerHook | None, *, logits: bool) -> Outputs:
         given = self._token_ids(batch) if self._inputs is None else self._inputs(batch)
         if hook is None:
             return self._forward(given, logits)

@@ -67,7 +67,7 @@ class AdaptedSubject(Subject):
     def _set_tokenizer(self, tokenizer: Any, max_length: int | None) -> None:
         self.source, self.target = readers_of(self.abilities.kind, tokenizer, max_length)
 
-    def run(self, batch: Batch, hook: LayerHook | None = None, *, logits: bool = False) -> Outputs:
+    def _run(self, batch: Batch, hook: LayerHook | None, *, logits: bool) -> Outputs:
         show = LayerReporter(self.name, self.abilities.kind, batch, hook, self._checked)
         given = self.forward(batch, show)
         outputs = given if isinstance(given, Outputs) else Outputs(given)

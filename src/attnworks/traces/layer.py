@@ -144,6 +144,16 @@ class StreamTrace:
     tokens: Tokens
 
 
+class LayerHook:
+    """Receives one layer at a time while a model runs. This class ignores all; subclasses override what they need."""
+
+    def attention(self, trace: LayerTrace) -> Tensor | None:
+        """Called for every attention layer. A returned tensor takes the place of Y."""
+
+    def stream(self, stream: StreamTrace) -> None:
+        """Called with the residual stream before the first block and after every block."""
+
+
 def linear_queries(X: Tensor, Q: Tensor, weights: HeadWeights) -> bool:
     """Whether Q = factor (X W_Q + b_Q) at the last position, which is not so with rotary positions."""
     at = torch.einsum("be,hek->bhk", X[:, -1], weights.W_Q)  # queries [b h k] of the last position

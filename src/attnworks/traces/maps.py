@@ -224,6 +224,24 @@ def maps_of(
             yield Maps(trace.slot, sentences, heads, P, _visible(allowed, S), V, queries)
 
 
+def masked_scores(trace: LayerTrace) -> Float[Tensor, "b h i j"]:
+    """S of a layer as its softmax reads it: with what the mask adds, and -inf where a key is hidden.
+
+    Heads whose weights are no softmax of Q K^T have ln P instead. The whole table is built.
+    """
+    b, h, i, _ = trace.Q.shape
+    j = trace.K.shape[2]
+    S = trace.Q.new_empty((b, h, i, j), dtype=torch.promote_types(trace.Q.dtype, torch.float32))
+    for heads, scale in trace.runs_by_scale():
+        added, allowed = _masked(trace, slice(b), heads, i, j)
+        S[:, heads] = trace.scores(slice(b), heads, i, j)
+        if added is not None and scale is not None:
+            S[:, heads] += added
+        if allowed is not None:
+            S[:, heads] = S[:, heads].masked_fill(~allowed, -torch.inf)
+    return S if trace.mask.real is None else S.masked_fill(~trace.mask.real[:, None, None, :], -torch.inf)
+
+
 def same_lengths(queries: Tokens, keys: Tokens, pairs: int) -> Iterator[tuple[slice, int, int]]:
     """Runs of consecutive sentences with the same numbers of real queries and keys, of about `pairs` pairs of them."""
     lengths = list(zip(queries.lengths.tolist(), keys.lengths.tolist(), strict=True))

@@ -11,19 +11,33 @@ import torch
 from torch import Tensor, nn
 
 from attnworks.core.errors import FolderError, UsageError
-from attnworks.core.folders import best_checkpoint
+from attnworks.core.folders import best_checkpoint, read_sealed, seal, sha256
 from attnworks.models import Observation, Recurrent, Transformer
 from attnworks.models.anatomy import own_anatomy
 from attnworks.models.decoding import greedy
 from attnworks.models.decoding.translate import max_target_tokens
-from attnworks.models.folder import load_model
+from attnworks.models.folder import load_model, write_model
 from attnworks.text.tokenizers import VocabularyReader, decoder_row
 from attnworks.text.tokens import Batch, TokenRow, collate
 from attnworks.text.vocabulary import BOS, EOS, PAD, Vocabulary
 from attnworks.traces.layer import LayerTrace
-from attnworks.traces.subject import LayerHook, Subject, hook_streams, stacks_of, weight_readers
+from attnworks.traces.subject import (
+    VOCABULARIES_FILE,
+    LayerHook,
+    Subject,
+    hook_streams,
+    is_run,
+    stacks_of,
+    weight_readers,
+)
 from attnworks.training.objectives.contract import Abilities, Outputs
-from attnworks.training.run_folder import load_vocabularies, read_recipe
+from attnworks.training.run_folder import (
+    SOURCE_FILE,
+    TARGET_FILE,
+    check_vocabularies,
+    load_vocabularies,
+    read_recipe,
+)
 
 
 class OwnSubject(Subject):
@@ -52,16 +66,30 @@ class OwnSubject(Subject):
     def open(
         cls, path: str, *, device: str = "cpu", dtype: str = "float32", max_length: int | None = None
     ) -> OwnSubject:
-        """The best checkpoint of a training run (the last one, if the run was never validated)."""
+        """The best checkpoint of a training run (the last one, if it was never validated), or a saved model.
+
+        A model that was saved without vocabularies runs on batches, and reads text once it is given a tokenizer.
+        """
         folder = Path(path)
+        if not is_run(folder):
+            model = _in(load_model(folder), device, dtype)
+            return cls(model, folder.name, _vocabularies(folder), max_length=max_length)
         read_recipe(folder)
         checkpoint = best_checkpoint(folder)
         if checkpoint is None:
             remedy = f"train it first: attnworks train --resume {folder}"
             raise FolderError(f"open the run {folder}", "a checkpoint", "none yet", remedy)
-        model = load_model(checkpoint).to(device=device, dtype=getattr(torch, dtype)).eval()
-        assert isinstance(model, Transformer | Recurrent)
+        model = _in(load_model(checkpoint), device, dtype)
         return cls(model, str(folder), load_vocabularies(folder), max_length=max_length)
+
+    def _write(self, folder: Path) -> None:
+        write_model(self.model, folder)
+        if self.source is not None:
+            hashes = {}
+            for vocabulary, name in zip(self.vocabularies, (SOURCE_FILE, TARGET_FILE), strict=True):
+                vocabulary.save(folder / name)
+                hashes[name] = sha256((folder / name).read_bytes())
+            (folder / VOCABULARIES_FILE).write_bytes(seal(hashes))
 
     def _set_model(self, model: nn.Module) -> None:
         assert isinstance(model, Transformer | Recurrent)
@@ -94,7 +122,7 @@ class OwnSubject(Subject):
         written = greedy(self.model, read.ids, read.real, bos=BOS, eos=EOS, max_new_tokens=cut)
         return [decoder_row(BOS, [token for token in found.tokens if token != EOS]) for found in written]
 
-    def run(self, batch: Batch, hook: LayerHook | None = None, *, logits: bool = False) -> Outputs:
+    def _run(self, batch: Batch, hook: LayerHook | None, *, logits: bool) -> Outputs:
         source, target = batch.source, batch.target
         given: Any = (source.ids, None, source.real, None)
         if self.abilities.kind == "decoder":
@@ -119,6 +147,21 @@ class OwnSubject(Subject):
                 bilinear=seen.scale is not None, scoring=seen.scoring,
             )
         )  # fmt: skip
+
+
+def _in(model: nn.Module, device: str, dtype: str) -> Transformer | Recurrent:
+    """The model on this device and in this type, in evaluation mode."""
+    if not isinstance(model, Transformer | Recurrent):
+        got, remedy = "a network on vectors", "open it with attnworks.models.folder.load_model"
+        raise UsageError("open a model", "a model that reads tokens", got, remedy)
+    return model.to(device=device, dtype=getattr(torch, dtype)).eval()
+
+
+def _vocabularies(folder: Path) -> tuple[Vocabulary, Vocabulary] | None:
+    """The vocabularies that were saved beside a model, if there are any."""
+    if not (folder / VOCABULARIES_FILE).is_file():
+        return None
+    return check_vocabularies(folder, read_sealed(folder / VOCABULARIES_FILE))
 
 
 def _kind(model: Transformer | Recurrent) -> str:

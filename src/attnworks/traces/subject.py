@@ -15,15 +15,18 @@ import torch
 from torch import Tensor, nn
 
 from attnworks.attention.heads import HeadWeights
-from attnworks.core.errors import UsageError
-from attnworks.core.folders import BEST_POINTER, LAST_POINTER
-from attnworks.core.places import Kind, Slot
+from attnworks.core.errors import AttnworksError, UsageError
+from attnworks.core.folders import BEST_POINTER, LAST_POINTER, new_folder, parse_json, read_json_bytes
+from attnworks.core.places import NO_HEADS, Kind, Slot
 from attnworks.models import Recurrent, Transformer
 from attnworks.models.anatomy import BlockAnatomy
-from attnworks.text.passages import Passage
+from attnworks.models.folder import CONFIG_FILE, check_model_place
+from attnworks.models.modes import eval_mode
+from attnworks.text.passages import Passage, Text
 from attnworks.text.tokenizers import TextReader
 from attnworks.text.tokens import Batch, TokenRow
-from attnworks.traces.layer import LayerTrace, StreamTrace
+from attnworks.traces.head_edits import HeadChange, HeadEdits
+from attnworks.traces.layer import LayerHook, StreamTrace
 from attnworks.traces.text import TokenizedText
 from attnworks.training.objectives.contract import Abilities, Outputs
 
@@ -33,16 +36,8 @@ OWN_SUBJECT, HF_SUBJECT = "attnworks.traces.own.OwnSubject", "attnworks.hf.subje
 """Classes of subjects. They are imported when needed, by name, as the package hf imports this one."""
 
 TARGETS_WRITTEN_AT_ONCE = 32
-
-
-class LayerHook:
-    """Receives one layer at a time while a model runs. This class ignores all; subclasses override what they need."""
-
-    def attention(self, trace: LayerTrace) -> Tensor | None:
-        """Called for every attention layer. A returned tensor takes the place of Y."""
-
-    def stream(self, stream: StreamTrace) -> None:
-        """Called with the residual stream before the first block and after every block."""
+VOCABULARIES_FILE = "vocabularies.json"
+"""Beside a saved model of attnworks: the SHA-256 of its vocabularies, source.json and target.json."""
 
 
 class Subject(ABC):
@@ -53,6 +48,7 @@ class Subject(ABC):
     source      reads the source, or only, side of a text; None for a subject that runs on batches alone
     target      reads the target of an encoder-decoder
     blocks      the anatomy of the model, or None if it is not known; reduced while the model runs without some parts
+    folder      where the model was opened from; None for a model in memory
     """
 
     can_reshape: ClassVar[bool] = True
@@ -65,10 +61,96 @@ class Subject(ABC):
     source: TextReader | None = None
     target: TextReader | None = None
     blocks: Sequence[BlockAnatomy] | None = None
+    folder: Path | None = None
+    _edits: Sequence[HeadEdits] = ()
 
-    @abstractmethod
     def run(self, batch: Batch, hook: LayerHook | None = None, *, logits: bool = False) -> Outputs:
         """One forward pass, which switches gradients neither on nor off; with `logits`, the output layer runs too."""
+        for edits in self._edits:
+            hook = edits.before(hook)
+        outputs = self._run(batch, hook, logits=logits)
+        for edits in self._edits:
+            edits.check_found(self.name)
+        return outputs
+
+    @abstractmethod
+    def _run(self, batch: Batch, hook: LayerHook | None, *, logits: bool) -> Outputs:
+        """The forward pass of this kind of model."""
+
+    def logits(self, text: str | Passage, *, target: str | None = None) -> Tensor:
+        """The logits of one text: [tokens, vocabulary], or [classes] for a classifier.
+
+        Args:
+            text: The text to read; the source, if the model has an encoder and a decoder.
+            target: What the decoder of an encoder-decoder reads. Default: the model writes it greedily.
+        """
+        if not self.has_logits:
+            raise UsageError(f"logits of {self.name}", "a model with an output layer", "one without", "use trace")
+        passage = text if isinstance(text, Passage) else Passage(Text(text), None if target is None else Text(target))
+        batch, _ = self.read([passage], batch_tokens=1).batch(0)
+        with eval_mode(self.model), torch.no_grad():
+            logits = self.run(batch.to(self.device), logits=True).logits
+        assert logits is not None
+        return logits[0]
+
+    @contextmanager
+    def edit(
+        self,
+        *,
+        off: str = NO_HEADS,
+        weights: Mapping[str, HeadChange] | None = None,
+        outputs: Mapping[str, HeadChange] | None = None,
+    ) -> Iterator[None]:
+        """Change heads for the runs inside a `with` block: `run`, `logits`, `attnworks.trace`, `attnworks.examine`.
+
+        A direct call of a Hugging Face model, `subject.model(...)`, is edited too; that of an own model is not.
+
+        Args:
+            off: Heads whose outputs become zero, as in "3.5,4.*" or "enc.0.*". Default: none.
+            weights: Head name -> its new attention weights, [queries, keys] or [batch, queries, keys], or a function
+                of the weights that the head computed. The output of the head is computed from them. Default: none.
+            outputs: Head name -> its new output, [queries, width] or [batch, queries, width], or a function of the
+                output that the head computed. Default: none.
+
+        >>> with subject.edit(off="3.5"):  # doctest: +SKIP
+        ...     changed = subject.logits("The cat sat .")
+        """
+        edits = HeadEdits(off, weights or {}, outputs or {}, several="-" in self.abilities.kind)
+        stack = vars(self).setdefault("_edits", [])
+        stack.append(edits)
+        try:
+            yield
+        finally:
+            stack.remove(edits)
+
+    def save(self, folder: str | os.PathLike[str], *, overwrite: bool = False) -> Path:
+        """Write model and tokenizer to a folder that `attnworks.open` opens; whole or not at all.
+
+        A Hugging Face model is written as transformers writes it, unless some of its heads are not what transformers
+        can represent. The history of reshapes is not written: `out=` of `attnworks.prune` and others does that.
+
+        Args:
+            folder: The folder to write.
+            overwrite: Replace a model folder that is there, in one step. Default: False, refuse it.
+        """
+        folder = Path(folder)
+        check_model_place(folder, overwrite)
+        with new_folder(folder) as scratch:
+            self._write(scratch)
+        return folder
+
+    def _write(self, folder: Path) -> None:
+        """Write the files of model and tokenizer into a folder."""
+        asked, expected = f"save {self.name}", "a model of attnworks or Hugging Face"
+        raise UsageError(asked, expected, type(self.model).__name__, "save its state_dict")
+
+    def tokens_of(self, text: TokenizedText) -> tuple[tuple[str, ...], tuple[str, ...] | None]:
+        """The tokens of the first sentence of the first batch, and those of its target if it has one."""
+        row = text.batches[0][0]
+        source = tuple(self.token(token) for token in text.sides[0][row].ids)
+        if len(text.sides) == 1:
+            return source, None
+        return source, tuple(self.token(token, "target") for token in text.sides[1][row].ids)
 
     def with_model(self: SubjectT, model: nn.Module) -> SubjectT:
         """The same subject with another model, whose blocks are found anew. Readers are shared."""
@@ -178,9 +260,24 @@ def open_subject(path: str, *, device: str = "cpu", dtype: str = "float32", max_
     The folder of a run has best.json or last.json. Only the module of the kind that opens the path is imported.
     Texts with more than `max_length` tokens are cut; without it, what is too long for the model is refused.
     """
-    is_run = any(os.path.lexists(Path(path) / pointer) for pointer in (BEST_POINTER, LAST_POINTER))
-    kind = _kind(OWN_SUBJECT if is_run else HF_SUBJECT)
-    return kind.open(path, device=device, dtype=dtype, max_length=max_length)
+    kind = _kind(OWN_SUBJECT if is_run(path) or is_own_model(path) else HF_SUBJECT)
+    subject = kind.open(path, device=device, dtype=dtype, max_length=max_length)
+    subject.folder = Path(path)
+    return subject
+
+
+def is_run(path: str | os.PathLike[str]) -> bool:
+    """Whether this is the folder of a training run."""
+    return any(os.path.lexists(Path(path) / pointer) for pointer in (BEST_POINTER, LAST_POINTER))
+
+
+def is_own_model(path: str | os.PathLike[str]) -> bool:
+    """Whether this is the folder of a model of attnworks that `Subject.save` wrote."""
+    try:
+        config = parse_json(Path(path) / CONFIG_FILE, read_json_bytes(Path(path) / CONFIG_FILE))
+    except (AttnworksError, OSError):
+        return False
+    return isinstance(config, dict) and "kind" in config
 
 
 def wrap(model: Any, tokenizer: Any = None, name: str | None = None, max_length: int | None = None) -> Subject:

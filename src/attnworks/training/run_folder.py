@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shutil
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from itertools import takewhile
 from pathlib import Path
@@ -213,11 +214,15 @@ def read_recipe(folder: Path) -> tuple[Recipe, str]:
 
 
 def load_vocabularies(folder: Path) -> tuple[Vocabulary, Vocabulary]:
-    """Both vocabularies; an error if a file has changed since the run began, as weights belong to token ids."""
-    saved = _read_saved(folder)
-    with disk_errors(f"open the run {folder}", remedy=COPY_FOLDER):
+    """Both vocabularies of a run, byte for byte as they were when it began: other words would mean other weights."""
+    return check_vocabularies(folder, _read_saved(folder))
+
+
+def check_vocabularies(folder: Path, hashes: Mapping[str, Any]) -> tuple[Vocabulary, Vocabulary]:
+    """The vocabularies of source and target in a folder, if their files have these SHA-256."""
+    with disk_errors(f"open {folder}", remedy="copy the folder again from where it was whole"):
         for path in (folder / SOURCE_FILE, folder / TARGET_FILE):
-            if sha256(read_json_bytes(path)) != saved.get(path.name):
+            if sha256(read_json_bytes(path)) != hashes.get(path.name):
                 raise load_error(path, "the vocabulary that was saved", "one that was changed since")
     return Vocabulary.load(folder / SOURCE_FILE), Vocabulary.load(folder / TARGET_FILE)
 
