@@ -1,0 +1,137 @@
+"""`attnworks.examine` and `attnworks.compare`: what every head of a model does, and what changed."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from attnworks.api.subjects import as_subject
+from attnworks.core.display import Progress, silent
+from attnworks.core.team import Team
+from attnworks.exam.compare import Comparison, compare_exams
+from attnworks.exam.examination import Examination
+from attnworks.exam.examiner import ExamSettings, run_examination
+from attnworks.exam.folder import check_exam_place, read_exam, write_exam
+from attnworks.exam.measures import choose_measures
+from attnworks.reshape.history import receipts_of
+from attnworks.text.sources import Texts, read_texts
+from attnworks.traces.text import TOKENS_PER_BATCH
+
+if TYPE_CHECKING:
+    from attnworks.reshape.receipt import Receipt
+    from attnworks.training.objectives.sentences import LossFunction
+
+AnyPath = str | os.PathLike[str]
+
+
+def examine(
+    subject: Any,
+    texts: Texts = None,
+    *,
+    tokenizer: Any = None,
+    parses: AnyPath | None = None,
+    sentences: int = 256,
+    measures: Sequence[str] | str | None = None,
+    objective: str | LossFunction | None = None,
+    without: Collection[str] = (),
+    pin: Sequence[str] | None = None,
+    max_length: int | None = None,
+    batch_tokens: int = TOKENS_PER_BATCH,
+    seed: int = 0,
+    device: str = "cpu",
+    dtype: str = "float32",
+    out: AnyPath | None = None,
+    name: str | None = None,
+    receipts: Sequence[Receipt] | None = None,
+    team: Team | None = None,
+    progress: Progress = silent,
+) -> Examination:
+    """Measure what every attention head of a model does.
+
+    Args:
+        subject: A path, a `Subject`, a Hugging Face model, or a model of attnworks.
+        texts: A list of texts, a text file, or a corpus such as "grammar" or "tsv:pairs.tsv".
+            Default: None, the embedded corpus "grammar", whose syntax is known.
+        tokenizer: The tokenizer or vocabulary of a model in memory. Default: None, for a path or a `Subject`.
+        parses: A CoNLL-U file with the syntax of the texts; it is the text itself if `texts` is None. Default: None.
+        sentences: Read at most this number of sentences of a file or corpus. Default: 256.
+        measures: Names of measures; ["all"] for every measure. Default: None, the fast ones.
+        objective: Loss that importance, ablation and bottleneck use: "lm", "mlm", "seq2seq", "embedding",
+            "labels:FILE", or a function. Default: None, the one that fits the model.
+        without: Run the model in float64 without these parts: "skip", "mlp", "norm". Default: none.
+        pin: Sentences whose attention maps are kept for display. Default: None, one sentence of the texts.
+        max_length: Cut texts after this number of tokens. Default: None, refuse texts that do not fit.
+        batch_tokens: Tokens per batch, padding included. Default: 4096.
+        seed: Random seed of measures that draw numbers. Default: 0.
+        device: Device of a model that is opened from a path. Default: "cpu".
+        dtype: Type of weights and activations of a model that is opened from a path. Default: "float32".
+        out: Folder to write the examination to. Default: None, do not write it.
+        name: What results call a model in memory. Default: None, the name of its class.
+        receipts: Receipts of the reshapes that made a model in memory, first to last, so that `attnworks.compare`
+            can match its heads to those of the original. Default: None, those in the folder of a path.
+        team: Processes that share the text under torchrun. Default: None, this process alone.
+        progress: Called with (stage, steps done, steps in all). A total of 0 marks a message. Default: silent.
+
+    Returns:
+        An `Examination`: `exam["saturation.entropy"]` is a reading, `exam.to_frame()` has one row per head,
+        `exam.findings` says what stands out, `exam.report("page.html")` writes the page.
+
+    >>> exam = attnworks.examine("runs/first")  # doctest: +SKIP
+    >>> exam = attnworks.examine(model, ["The cat sat ."], tokenizer=tokenizer)  # doctest: +SKIP
+    """
+    team = Team() if team is None else team
+    if out is not None:
+        check_exam_place(Path(out))
+    measures = measures.split(",") if isinstance(measures, str) else measures
+    choose_measures(measures)  # names are refused before the model is opened and text is read
+    opened = as_subject(subject, tokenizer, device=device, dtype=dtype, max_length=max_length, name=name)
+    if receipts is None:
+        receipts = receipts_of(str(opened.folder)) if opened.folder is not None else ()
+    source = read_texts(texts, sentences=sentences, seed=seed, parses=parses)
+    if source.remark is not None:
+        progress(source.remark, 0, 0)
+    pinned = None if pin is None else tuple(pin)
+    done, total = 0, 0
+
+    def begin(steps: int, costs: Mapping[str, str]) -> None:
+        nonlocal total
+        total = steps
+        for measure, cost in costs.items():
+            progress(f"{measure}: {cost}", 0, 0)
+
+    def advance(number: int) -> None:
+        nonlocal done
+        done += number
+        progress("examining", done, total)
+
+    exam = run_examination(
+        opened,
+        source.passages,
+        ExamSettings(measures, objective, tuple(without), pinned, batch_tokens, seed),
+        about=source.about,
+        receipts=receipts,
+        team=team,
+        begin=begin,
+        advance=advance,
+    )
+    if out is not None and team.leads:
+        write_exam(exam, out)
+    return exam
+
+
+def compare(before: Examination | AnyPath, after: Examination | AnyPath) -> Comparison:
+    """Compare two examinations head by head, with confidence intervals.
+
+    Args:
+        before: An `Examination`, or its folder.
+        after: Another one: of another model, of the same model after training or reshaping, or on another text.
+
+    Returns:
+        A `Comparison`: changes of every number, the most certain first, and heads that were cut or added.
+
+    >>> attnworks.compare("exams/bert", "exams/bert-pruned")  # doctest: +SKIP
+    """
+    first, second = (exam if isinstance(exam, Examination) else read_exam(exam) for exam in (before, after))
+    return compare_exams(first, second)

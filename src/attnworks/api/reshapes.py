@@ -1,0 +1,129 @@
+"""`attnworks.apply`: a reshape of any kind, measured before and after; and the history of reshapes."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from attnworks.api.subjects import as_subject
+from attnworks.core.checks import new_place
+from attnworks.core.display import Progress, silent
+from attnworks.core.errors import UsageError
+from attnworks.reshape.contract import Reshape
+from attnworks.reshape.history import ModelFolder, check_history, receipts_of, write_outcome
+from attnworks.reshape.receipt import Receipt
+from attnworks.reshape.run import ReshapeSettings, run_reshape
+from attnworks.reshape.texts import (
+    CALIBRATION_PAIRS,
+    HELD_OUT_SENTENCES,
+    TextSplit,
+    split_corpus,
+    split_file,
+    split_texts,
+)
+from attnworks.text.sources import DEFAULT_CORPUS, Texts, is_corpus, text_file
+from attnworks.traces.subject import Subject, is_run
+from attnworks.training.run_folder import read_recipe
+
+if TYPE_CHECKING:
+    from attnworks.training.objectives.sentences import LossFunction
+
+AnyPath = str | os.PathLike[str]
+
+
+def apply(
+    subject: Any,
+    reshape: Reshape,
+    texts: Texts = None,
+    *,
+    tokenizer: Any = None,
+    heal: int = 0,
+    heal_by: str = "objective",
+    learning_rate: float | None = None,
+    objective: str | LossFunction | None = None,
+    pairs: int = CALIBRATION_PAIRS,
+    sentences: int = HELD_OUT_SENTENCES,
+    batch_tokens: int = 2048,
+    seed: int = 0,
+    device: str = "cpu",
+    dtype: str = "float32",
+    out: AnyPath | None = None,
+    progress: Progress = silent,
+) -> tuple[Subject, Receipt]:
+    """Apply a reshape, also one of your own, and measure what it did. `prune`, `grow`, `swap`, `project` call this.
+
+    Args:
+        subject: A path, a `Subject`, a Hugging Face model, or a Transformer of attnworks. It stays as it is.
+        reshape: The options of a reshape: an instance of a subclass of `attnworks.reshape.Reshape`.
+        texts: A list of texts, a text file (of both, every fourth text is held out for evaluation), or a corpus such
+            as "grammar". Default: None, the corpus that a run was trained on, or "grammar".
+        tokenizer: The tokenizer or vocabulary of a model in memory. Default: None, for a path or a `Subject`.
+        heal: Training steps after the change, to recover quality. Default: 0.
+        heal_by: What healing minimises: "objective", or "distil", the distance to the activations of the old model
+            after every block. Default: "objective".
+        learning_rate: Learning rate while healing. Default: None, 3e-4, and 5e-5 for Hugging Face models.
+        objective: Loss to evaluate by: "lm", "mlm", "seq2seq", "embedding", "labels:FILE", or a function.
+            Default: None, the one that fits the model.
+        pairs: Read at most this number of texts for calibration and healing. Default: 10,000.
+        sentences: Evaluate on at most this number of held-out sentences. Default: 256.
+        batch_tokens: Tokens per batch, padding included. Default: 2048.
+        seed: Random seed. The same seed gives the same model and receipt. Default: 0.
+        device: Device of a model that is opened from a path. Default: "cpu".
+        dtype: Type of weights and activations of a model that is opened from a path. Default: "float32".
+        out: Folder to write the new model to, with its receipt and the model before. It must not exist yet, and
+            `subject` must have been opened from a path. Default: None, do not write it.
+        progress: Called with (stage, steps done, steps in all). A total of 0 marks a message. Default: silent.
+
+    Returns:
+        The new `Subject` and the `Receipt`: the loss predicted, measured on held-out text, and measured after healing.
+    """
+    if out is not None:
+        new_place(Path(out))
+    settings = ReshapeSettings(objective, heal, learning_rate, batch_tokens, seed, heal_by)
+    opened = as_subject(subject, tokenizer, device=device, dtype=dtype)
+    reshape.check(opened.model)  # before text is read, which may take long
+    place = None if out is None else _place(opened)
+    split = read_split(opened, texts, pairs=pairs, sentences=sentences, seed=seed)
+    model, receipt = run_reshape(reshape, opened, split, settings, progress)
+    new = opened.with_model(model)
+    new.folder = None
+    if out is not None and place is not None:
+        write_outcome(model.to("cpu"), receipt, place, Path(out))
+        new.folder = Path(out)
+        model.to(opened.device)
+    return new, receipt
+
+
+def _place(subject: Subject) -> ModelFolder:
+    """Where a subject is on disk, with a history that is whole."""
+    if subject.folder is None:
+        got, remedy = "a model in memory", "open it from a folder, or leave out= away and use Subject.save"
+        raise UsageError("out=", "a model that was opened from a folder, whose history is kept", got, remedy)
+    place = ModelFolder.of(str(subject.folder))
+    check_history(place)
+    return place
+
+
+def read_split(subject: Subject, texts: Texts, *, pairs: int, sentences: int, seed: int) -> TextSplit:
+    """Texts to calibrate on and others to evaluate on; by default the corpus that a run was trained on."""
+    if texts is None and subject.folder is not None and is_run(subject.folder):
+        recipe, _ = read_recipe(subject.folder)
+        pairs = min(pairs, recipe.pairs or pairs)
+        return split_corpus(recipe.corpus, pairs=pairs, held_out=sentences, seed=recipe.seed)
+    if texts is None or (isinstance(texts, str) and is_corpus(texts)):
+        return split_corpus(texts or DEFAULT_CORPUS, pairs=pairs, held_out=sentences, seed=seed)
+    if isinstance(texts, str | os.PathLike):
+        return split_file(text_file(texts), pairs=pairs, held_out=sentences)
+    split = split_texts(texts)
+    return replace(split, learn=split.learn[:pairs], held_out=split.held_out[:sentences])
+
+
+def history(path: AnyPath) -> list[Receipt]:
+    """The receipts of all reshapes of a model, first to last.
+
+    Args:
+        path: A run or model folder, or the id of a Hugging Face model in the local cache.
+    """
+    return receipts_of(str(path))
