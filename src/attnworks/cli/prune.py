@@ -1,0 +1,47 @@
+"""`attnworks prune`: cut the heads that are needed least."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from attnworks.cli.reshape_verbs import reshape_and_show, reshape_options
+
+
+@click.command()
+@click.argument("model")
+@click.option("--keep", type=click.FloatRange(0, 1), help="Share of all heads to keep, for example 0.5.")
+@click.option(
+    "--heads",
+    default="auto",
+    show_default=True,
+    help="Heads to cut by name instead: 3.2,4.* or enc.0.*,cross.1.3.",
+)
+@click.option(
+    "--by",
+    default="ablation",
+    show_default=True,
+    help="How to rank heads: ablation (greedy, measured), gradient, gates, redundancy, role or random.",
+)
+@click.option("--evenly", is_flag=True, help="Cut the same share of heads in every layer.")
+@click.option(
+    "--compare", is_flag=True, help="Also measure the loss of every ranking at 90 %, 80 %, ... of the heads."
+)
+@reshape_options
+def prune(model: str, **options: Any) -> None:
+    """Cut the heads that are needed least.
+
+    MODEL is a run of attnworks train, or a Hugging Face model. Heads are ranked on the text, and their rows and columns
+    are removed from all four projections, so that the model becomes smaller and faster. Layers may end with different
+    numbers of heads, or none. Heads that share keys and values are cut together. Loss, translations, embeddings, size
+    and time are measured on held-out text, and again after --heal steps of training.
+
+    \b
+    Examples:
+      attnworks prune runs/first --keep 0.5 --heal 300 --out runs/half
+      attnworks prune runs/first --keep 0.5 --compare --out runs/compared
+      attnworks prune runs/first --heads "enc.0.3,cross.*.1" --out runs/fewer
+      attnworks prune bert-folder --keep 0.5 --heal 300 --heal-by distil --out bert-half
+    """
+    reshape_and_show("prune", model, options)

@@ -1,0 +1,42 @@
+"""`attnworks replay`: the reshapes of one model, applied to another."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from attnworks.cli.options import json_option, set_threads, threads_option
+from attnworks.cli.reshape_verbs import out_option, show_saved
+
+
+@click.command()
+@click.argument("model")
+@click.option("--on", required=True, help="Model to apply the reshapes to: a run or a Hugging Face model.")
+@out_option
+@json_option
+@threads_option()
+def replay(model: str, on: str, out: Path, as_json: bool, threads: int | None) -> None:
+    """Apply all reshapes of MODEL to another model, with the same text and seeds.
+
+    Mechanisms that a swap chose by itself are put into the same layers. Training between reshapes is not repeated.
+
+    \b
+    Examples:
+      attnworks replay runs/projected --on runs/first --out runs/again
+    """
+    set_threads(threads)
+    import attnworks
+    from attnworks.cli.console import console, print_json, progress_display
+
+    with progress_display("replay", quiet=as_json) as progress:
+        pairs = attnworks.replay(model, on, out, progress=progress)
+    if as_json:
+        replayed = [{"then": then.to_json(), "now": now.to_json()} for then, now in pairs]
+        print_json({"replayed": replayed, "out": str(out)})
+        return
+    for number, (then, now) in enumerate(pairs, 1):
+        console().print(f"[bold]{number}.[/]", now)
+        same = then.fingerprint[1] == now.fingerprint[1]
+        console().print(f"The weights are {'the same as then, bit for bit' if same else 'not those of then'}.")
+    show_saved(out)
