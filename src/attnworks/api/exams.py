@@ -17,7 +17,7 @@ from attnworks.exam.folder import check_exam_place, read_exam, write_exam
 from attnworks.exam.measures import choose_measures
 from attnworks.reshape.history import receipts_of
 from attnworks.text.sources import Texts, read_texts
-from attnworks.traces.text import TOKENS_PER_BATCH
+from attnworks.traces.text import EXAM_BATCH_TOKENS
 
 if TYPE_CHECKING:
     from attnworks.reshape.receipt import Receipt
@@ -38,7 +38,7 @@ def examine(
     without: Collection[str] = (),
     pin: Sequence[str] | None = None,
     max_length: int | None = None,
-    batch_tokens: int = TOKENS_PER_BATCH,
+    batch_tokens: int = EXAM_BATCH_TOKENS,
     seed: int = 0,
     device: str = "cpu",
     dtype: str = "float32",

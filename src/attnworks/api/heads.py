@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from attnworks.api.reshapes import apply
 from attnworks.core.checks import one_of_options
 from attnworks.core.display import Progress, silent
-from attnworks.reshape.growth.grow import KINDS, Grow
+from attnworks.reshape.growth.grow import GROWTH_KINDS, Grow
 from attnworks.reshape.projection.project import Project
 from attnworks.reshape.pruning.prune import Prune
 from attnworks.reshape.receipt import Receipt
@@ -100,7 +100,7 @@ def grow(
     tokenizer: Any = None,
     add: int = 0,
     where: str = "auto",
-    kinds: Sequence[str] = KINDS,
+    kinds: Sequence[str] = GROWTH_KINDS,
     by: str = "fisher",
     compare: bool = False,
     heal: int = 0,

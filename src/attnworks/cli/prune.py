@@ -25,9 +25,7 @@ from attnworks.cli.reshape_verbs import reshape_and_show, reshape_options
     help="How to rank heads: ablation (greedy, measured), gradient, gates, redundancy, role or random.",
 )
 @click.option("--evenly", is_flag=True, help="Cut the same share of heads in every layer.")
-@click.option(
-    "--compare", is_flag=True, help="Also measure the loss of every ranking at 90 %, 80 %, ... of the heads."
-)
+@click.option("--compare", is_flag=True, help="Also measure the loss of every ranking at 90 %, 80 %, ... of the heads.")
 @reshape_options
 def prune(model: str, **options: Any) -> None:
     """Cut the heads that are needed least.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import math
 from collections.abc import Callable, Mapping
 from itertools import accumulate
@@ -96,3 +97,12 @@ def data_frame(data: Any, **options: Any) -> Any:
             "a DataFrame", "the package pandas", "an environment without it", "pip install 'attnworks[frames]'"
         ) from error
     return pandas.DataFrame(data, **options)
+
+
+def rich_html(result: Any) -> str:
+    """A result as it looks in a terminal, as HTML for a notebook."""
+    from rich.console import Console
+
+    console = Console(record=True, width=110, file=io.StringIO(), highlight=False)
+    console.print(result)
+    return console.export_html(inline_styles=True, code_format="<pre style='line-height:1.2'>{code}</pre>")

@@ -159,8 +159,17 @@ def write_outcome(model: Any, receipt: Receipt, before: ModelFolder, out: Path) 
             save_hf(model, scratch)
 
 
-def undo(path: str, out: Path) -> Receipt:
-    """The model as it was before the last reshape, file by file, in a new folder; the receipt of what was undone."""
+def undo(path: str | os.PathLike[str], out: str | os.PathLike[str]) -> Receipt:
+    """Write the model before its last reshape to a new folder, file by file.
+
+    Args:
+        path: The folder of a reshaped model.
+        out: Folder to write the model before to; it must not exist yet.
+
+    Returns:
+        The receipt of the reshape that was undone.
+    """
+    path, out = str(path), Path(out)
     new_place(out)
     place = ModelFolder.of(path)
     steps = _steps(place.folder)
@@ -259,8 +268,25 @@ def _hash(file: Path) -> str:
         return hashlib.file_digest(opened, "sha256").hexdigest()
 
 
-def replay(history: str, on: str, out: Path, *, tell: Progress = silent) -> list[tuple[Receipt, Receipt]]:
-    """Apply every reshape in the history of a folder to the model `on`; pairs of the old and the new receipt."""
+def replay(
+    path: str | os.PathLike[str],
+    on: str | os.PathLike[str],
+    out: str | os.PathLike[str],
+    *,
+    progress: Progress = silent,
+) -> list[tuple[Receipt, Receipt]]:
+    """Apply all reshapes of one model to another, with the same texts and seeds.
+
+    Args:
+        path: The folder of a reshaped model, whose history is repeated.
+        on: The model to apply it to: a run or a Hugging Face model.
+        out: Folder to write the new model to; it must not exist yet.
+        progress: Called with (stage, steps done, steps in all). A total of 0 marks a message. Default: silent.
+
+    Returns:
+        For every reshape, the receipt of then and the receipt of now.
+    """
+    history, on, out = str(path), str(on), Path(out)
     new_place(out)
     past = receipts_of(history)
     if not past:
@@ -271,7 +297,7 @@ def replay(history: str, on: str, out: Path, *, tell: Progress = silent) -> list
         source = on
         for number, receipt in enumerate(past):
             place = out if number == len(past) - 1 else Path(scratch) / str(number)
-            pairs.append((receipt, repeat(receipt, source, place, tell=tell)))
+            pairs.append((receipt, repeat(receipt, source, place, tell=progress)))
             source = str(place)
     return pairs
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from attnworks.core.display import counted
@@ -122,6 +122,20 @@ class Receipt:
     time_interval: tuple[float, float] | None = None
     loss_at_length: LossesAtLength | None = None
     scores: dict[str, Figures] = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, Any]:
+        """All fields, in nested dicts and lists."""
+        return asdict(self)
+
+    def __rich__(self) -> Any:
+        from attnworks.reshape.render import receipt_shown
+
+        return receipt_shown(self)
+
+    def _repr_html_(self) -> str:
+        from attnworks.core.display import rich_html
+
+        return rich_html(self)
 
     def out_of_range(self) -> str | None:
         """The first number that no reshape can produce, in words; None if there is none."""

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from attnworks.core.display import data_frame
 from attnworks.core.errors import UsageError
-from attnworks.core.places import Kind, Slot, select_heads
+from attnworks.core.places import KINDS, Kind, Slot, select_heads
 from attnworks.models.modes import eval_mode
 from attnworks.text.passages import Passage, Text
 from attnworks.traces.layer import LayerTrace, StreamTrace
@@ -193,13 +193,13 @@ def trace(
         text = Passage(Text(text), None if target is None else Text(target))
     read = subject.read([text], batch_tokens=ONE_TEXT_TOKENS)
     batch, _ = read.batch(0)
-    spelled = subject.tokens_of(read)
-    hook = _KeepHook({kind: _sides(kind, *spelled) for kind in ("encoder", "decoder", "cross")})
+    tokens, written = subject.tokens_of(read)
+    hook = _KeepHook({kind: _sides(kind, tokens, written) for kind in KINDS})
     with eval_mode(subject.model), torch.no_grad():
         outputs = subject.run(batch.to(subject.device), hook, logits=subject.has_logits)
-    residual = {kind: torch.stack(streams) for kind, streams in hook.streams.items()}
+    residual: dict[Kind, Tensor] = {kind: torch.stack(streams) for kind, streams in hook.streams.items()}
     logits = None if outputs.logits is None else outputs.logits[0]
-    return TraceCache(hook.layers, residual, outputs.hidden[0], logits, *spelled)
+    return TraceCache(hook.layers, residual, outputs.hidden[0], logits, tokens, written)
 
 
 def _sides(kind: Kind, source: _Tokens, target: _Tokens | None) -> tuple[_Tokens, _Tokens]:
