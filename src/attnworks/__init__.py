@@ -9,7 +9,14 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from attnworks import attention as attention
+    from attnworks import exam as exam
+    from attnworks import hf as hf
+    from attnworks import models as models
     from attnworks import nn as nn
+    from attnworks import reshape as reshape
+    from attnworks import text as text
+    from attnworks import traces as traces
+    from attnworks import training as training
     from attnworks.api.exams import compare as compare
     from attnworks.api.exams import examine as examine
     from attnworks.api.heads import grow as grow
@@ -66,7 +73,7 @@ _HOMES = {
 }
 """Module -> the public names that it holds."""
 _HOME = {name: module for module, names in _HOMES.items() for name in names.split()}
-_MODULES = ("attention", "nn")
+_MODULES = ("attention", "exam", "hf", "models", "nn", "reshape", "text", "traces", "training")
 
 __all__ = ["__version__", *_MODULES, *_HOME]  # pyright: ignore[reportUnsupportedDunderAll]
 
