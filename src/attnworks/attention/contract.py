@@ -21,7 +21,7 @@ from attnworks.core.errors import UsageError
 from attnworks.core.places import Kind
 from attnworks.core.registry import Registry
 
-MECHANISMS: Registry[type[Mechanism]] = Registry("mechanism")
+MECHANISMS: Registry[type[Mechanism]] = Registry("mechanism", "attnworks.mechanisms")
 
 
 class Attended(NamedTuple):

@@ -8,6 +8,7 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import takewhile
 from typing import Any
 
 import click
@@ -16,6 +17,7 @@ from attnworks import __version__
 from attnworks.cli.console import echo
 from attnworks.cli.options import SuggestingGroup
 from attnworks.core.errors import AttnworksError, UnknownNameError, UsageError, printable
+from attnworks.core.plugins import load_plugin, requested_plugins
 
 _VERBS = {
     "Build": ("train", "translate", "count", "bench"),
@@ -31,6 +33,10 @@ _COMMANDS = tuple(verb for verbs in _VERBS.values() for verb in verbs)
 
 _OUT_OF_MEMORY = ("allocate memory", "out of memory", "Storage size calculation overflowed")
 """What torch says when it gets no memory."""
+
+
+_FOR_HELP = "attnworks.for_help"
+"""Key of `click.Context.meta`: whether a command is only asked for its help."""
 
 
 class Verbs(SuggestingGroup):
@@ -51,6 +57,17 @@ class Verbs(SuggestingGroup):
             rows = [(verb, command.get_short_help_str(90)) for verb, command in commands if command is not None]
             with formatter.section(heading):
                 formatter.write_dl(rows)
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        ctx.meta[_FOR_HELP] = not {"-h", "--help"}.isdisjoint(takewhile(lambda word: word != "--", args))
+        if args and args[0] not in _COMMANDS and not args[0].startswith("-") and not ctx.resilient_parsing:
+            from attnworks.cli.reshape_plugin import plugin_command
+
+            if (command := plugin_command(ctx, args[0])) is not None:
+                return args[0], command, args[1:]
+        return super().resolve_command(ctx, args)
 
     def make_context(self, *given: Any, **extra: Any) -> click.Context:
         with _escaped():
@@ -94,7 +111,11 @@ def _escaped() -> Iterator[None]:
 
 @click.group(cls=Verbs, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 @click.version_option(__version__, prog_name="attnworks")
-def main() -> None:
+@click.option("--plugin", "plugins", multiple=True, metavar="MODULE", help="Import a module of your own that registers "
+              "mechanisms, measures or reshapes; may be given several times. ATTNWORKS_PLUGINS holds more, "
+              "comma-separated.")  # fmt: skip
+@click.pass_context
+def main(ctx: click.Context, plugins: tuple[str, ...]) -> None:
     """Build, examine and reshape attention.
 
     \b
@@ -108,3 +129,6 @@ def main() -> None:
 
     Exit codes: 0 done, 1 could not be done, 2 wrong usage.
     """
+    ctx.obj = requested_plugins(plugins)
+    for name in () if ctx.meta[_FOR_HELP] else ctx.obj:
+        load_plugin(name)

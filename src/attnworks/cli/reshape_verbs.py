@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from attnworks.cli.options import F, add_options, compute_options, json_option, prepare, take_texts, text_options
+
+if TYPE_CHECKING:
+    from attnworks.reshape import Reshape
 
 out_option = click.option(
     "--out",
@@ -87,13 +92,25 @@ def batch_tokens_option(default: int) -> Any:
 
 def reshape_and_show(verb: str, model: str, options: dict[str, Any]) -> None:
     """Call the public function of this name, and show its receipt."""
+    import attnworks
+
+    _run_and_show(verb, getattr(attnworks, verb), model, options)
+
+
+def apply_and_show(reshape: Reshape, model: str, options: dict[str, Any]) -> None:
+    """Apply a reshape, and show its receipt."""
+    import attnworks
+
+    _run_and_show(reshape.name, partial(attnworks.apply, reshape=reshape), model, options)
+
+
+def _run_and_show(verb: str, function: Callable[..., Any], model: str, options: dict[str, Any]) -> None:
     as_json = prepare(options)
     texts = take_texts(options)
-    import attnworks
     from attnworks.cli.console import console, print_json, progress_display
 
     with progress_display(verb, quiet=as_json) as progress:
-        _, receipt = getattr(attnworks, verb)(model, texts, **options, progress=progress)
+        _, receipt = function(model, texts=texts, **options, progress=progress)
     if as_json:
         print_json({**receipt.to_json(), "out": str(options["out"])})
     else:

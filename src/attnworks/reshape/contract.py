@@ -97,4 +97,4 @@ class Reshape:
 
 AUTO = "auto"
 """The value of an option by which the reshape chooses the places itself."""
-RESHAPES: Registry[type[Reshape]] = Registry("reshape")
+RESHAPES: Registry[type[Reshape]] = Registry("reshape", "attnworks.reshapes")

@@ -15,8 +15,6 @@ from attnworks.exam.measure import MEASURES, Measure, overrides
 from attnworks.models.multihead import MultiHead
 
 ALL_MEASURES = "all"
-MEASURES_ABOVE = ("attnworks.reshape.growth.bottleneck",)
-"""Modules of measures in packages that this package must not import when it is imported."""
 
 for _module in iter_modules(__path__):  # a module registers its measures when it is imported
     import_module(f"{__name__}.{_module.name}")
@@ -24,8 +22,7 @@ for _module in iter_modules(__path__):  # a module registers its measures when i
 
 def all_measures() -> Registry[type[Measure]]:
     """Every registered measure; the first call imports `MEASURES_ABOVE`."""
-    for module in MEASURES_ABOVE:
-        import_module(module)
+    MEASURES.import_built_in()
     return MEASURES
 
 
