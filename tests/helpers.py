@@ -4,45 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import NamedTuple
 
 import jaxtyping
 import torch
 from torch import Tensor
 
 from attnworks.attention import Geometry, Mechanism, MechanismSpec
+from attnworks.attention.check_cases import BATCH, HEADS, random_qkv
 from attnworks.core.notation import tolerance
 
-B, H, QUERIES, KEYS, D_K, D_V = 3, 2, 5, 7, 11, 13
-
-
-class QKV(NamedTuple):
-    Q: Tensor
-    K: Tensor
-    V: Tensor
-
-
-def qkv(
-    b: int = B,
-    h: int = H,
-    i: int = QUERIES,
-    j: int = KEYS,
-    k: int = D_K,
-    v: int = D_V,
-    dtype: torch.dtype = torch.float64,
-    *,
-    seed: int = 17,
-    spread: float = 1.0,
-    grad: bool = False,
-) -> QKV:
-    """Standard normal Q, K, V (Q times `spread`), the same for the same arguments: drawn in float64, then rounded."""
-    source = torch.Generator().manual_seed(seed)
-    drawn = [
-        torch.randn(shape, generator=source, dtype=torch.float64)
-        for shape in ((b, h, i, k), (b, h, j, k), (b, h, j, v))
-    ]
-    drawn[0] = drawn[0] * spread
-    return QKV(*(T.to(dtype).requires_grad_(grad) for T in drawn))
+B, H, QUERIES, KEYS, D_K, D_V = BATCH, HEADS, 5, 7, 11, 13
+qkv = random_qkv
 
 
 def build(name: str, geometry: Geometry, dtype: torch.dtype = torch.float64, *, seed: int = 19) -> Mechanism:

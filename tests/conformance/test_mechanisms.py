@@ -11,9 +11,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import replace
-from functools import cache
-from itertools import pairwise
-from typing import NamedTuple
+from functools import cache, partial
 
 import pytest
 import torch
@@ -24,6 +22,28 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from attnworks import attention
 from attnworks.attention import MECHANISMS, Attended, AttentionCost, Context, Geometry, Mask, Mechanism
 from attnworks.attention.bigbird import BigBird
+from attnworks.attention.check_cases import CHECKED_MASKS as MASKS
+from attnworks.attention.check_cases import CheckCase as Case
+from attnworks.attention.check_cases import (
+    Outcome,
+    Setting,
+    attended_outcome,
+    blind_queries,
+    is_defined,
+    reference_outcome,
+    setting_of,
+)
+from attnworks.attention.check_cases import padding_of as padding
+from attnworks.attention.check_properties import (
+    HIDING,
+    Measured,
+    against_reference,
+    costs,
+    later_keys,
+    low_precision,
+    masked_keys,
+    queries_without_keys,
+)
 from attnworks.attention.dense import Dense
 from attnworks.attention.graph import Graph
 from attnworks.attention.linear import Linear
@@ -32,7 +52,7 @@ from attnworks.attention.pooling import Pooling
 from attnworks.attention.structured import Structured
 from attnworks.core.errors import UsageError
 from tests.covering import Row, covering, noted, thorough
-from tests.helpers import QKV, B, H, assert_close, qkv
+from tests.helpers import B, H, assert_close, qkv
 from tests.helpers import build as built
 
 
@@ -164,10 +184,7 @@ def build(name: str, geometry: Geometry, dtype: torch.dtype = torch.float64) -> 
 
 def defined(name: str, mask: Mask, i: int, j: int) -> bool:
     """Whether the mechanism says that it can obey this mask at this shape."""
-    kind = MECHANISMS[base(name)]
-    given = {"real": mask.real is not None, "causal": mask.causal, "dense": mask.dense is not None}
-    square = kind.supports_cross_attention or mask.causal or i == j
-    return square and all(field in kind.supported_masks for field, present in given.items() if present)
+    return is_defined(MECHANISMS[base(name)], mask, i, j)
 
 
 @cache
@@ -191,75 +208,13 @@ def context_for(mechanism: Mechanism) -> Context:
     return Context(**{field: CONTEXT_FIELDS[field] for field in mechanism.needs})  # pyright: ignore[reportArgumentType]
 
 
-# --- masks ------------------------------------------------------------------------------------------------------------
-
-
-def padding(j: int, *kinds: str) -> Tensor:
-    """One row per kind: `full`, `right`- or `left`-padded by two, `holes` in the middle, `empty`."""
-    real = torch.ones(len(kinds), j, dtype=torch.bool)
-    for row, kind in zip(real, kinds, strict=True):
-        hidden = {"full": [], "right": [-1, -2], "left": [0, 1], "holes": [1, j // 2], "empty": range(j)}[kind]
-        row[list(hidden)] = False
-    return real
-
-
-def pattern(*shape: int) -> Tensor:
-    """A fixed boolean pattern; its second query (in every head) sees nothing, the others at least one key."""
-    allowed = torch.rand(shape, generator=torch.Generator().manual_seed(23)) < 0.6
-    allowed[..., :, 0] = True
-    allowed[..., 1, :] = False
-    return allowed
-
-
-def bias(*shape: int) -> Tensor:
-    added = torch.randn(shape, generator=torch.Generator().manual_seed(29), dtype=torch.float64)
-    return added.masked_fill(~pattern(*shape), -torch.inf)
-
-
-MASKS: dict[str, Callable[[int, int], Mask]] = {
-    "none": lambda i, j: Mask(),
-    "padding": lambda i, j: Mask(padding(j, "right", "holes", "full")),
-    "padding-empty": lambda i, j: Mask(padding(j, "left", "right", "empty")),
-    "padding-shared": lambda i, j: Mask(padding(j, "left")),
-    "causal": lambda i, j: Mask(causal=True),
-    "causal-padding": lambda i, j: Mask(padding(j, "right", "holes", "full"), causal=True),
-    "causal-padding-left": lambda i, j: Mask(padding(j, "left", "full", "left"), causal=True),
-    "causal-padding-empty": lambda i, j: Mask(padding(j, "left", "right", "empty"), causal=True),
-    "causal-padding-shared": lambda i, j: Mask(padding(j, "left"), causal=True),
-    "bool-ij": lambda i, j: Mask(dense=pattern(i, j)),
-    "bool-hij": lambda i, j: Mask(dense=pattern(H, i, j)),
-    "bool-b1ij": lambda i, j: Mask(dense=pattern(B, 1, i, j)),
-    "bool-bhij": lambda i, j: Mask(dense=pattern(B, H, i, j)),
-    "additive-ij": lambda i, j: Mask(dense=bias(i, j)),
-    "additive-bhij": lambda i, j: Mask(dense=bias(B, H, i, j)),
-    "bool-causal-padding": lambda i, j: Mask(padding(j, "left", "holes", "empty"), True, pattern(B, 1, i, j)),
-    "additive-causal-padding": lambda i, j: Mask(padding(j, "left", "right", "empty"), True, bias(B, H, i, j)),
-}
-
-
-def blind_queries(mask: str, i: int, j: int) -> Tensor:
-    """True [b h i] where the query sees no key."""
-    allowed = MASKS[mask](i, j).allowed(i, j)
-    return torch.zeros(B, H, i, dtype=torch.bool) if allowed is None else ~allowed.expand(B, H, i, j).any(-1)
+def context_of(name: str) -> Context:
+    return context_for(build(name, Geometry(H, 11, 13)))
 
 
 # The first that a mechanism accepts is the hardest it can take.
 RICHEST_FIRST = ("additive-causal-padding", "causal-padding-empty", "padding-empty", "none")
 BLINDING = [mask for mask in MASKS if blind_queries(mask, 7, 7).any()]
-
-
-class Case(NamedTuple):
-    mask: str
-    i: int
-    j: int
-    k: int
-    v: int
-
-    def __str__(self) -> str:
-        return f"{self.mask}-{self.i}x{self.j}-k{self.k}v{self.v}"
-
-    def build_mask(self) -> Mask:
-        return MASKS[self.mask](self.i, self.j)
 
 
 CASES = [
@@ -274,42 +229,22 @@ CASES = [
 SIZES = tuple(dict.fromkeys(case[1:] for case in CASES))
 
 
-class Outcome(NamedTuple):
-    Y: Tensor
-    P: Tensor | None
-    gradients: dict[str, Tensor]
-
-
-def differentiate(result: Attended, leaves: dict[str, Tensor]) -> Outcome:
-    """Y, P and the gradient of a fixed random combination of Y with respect to every leaf."""
-    G = torch.randn(result.Y.shape, generator=torch.Generator().manual_seed(31), dtype=torch.float64)
-    loss = (result.Y * G.to(result.Y.dtype)).sum()
-    gradients = torch.autograd.grad(loss, list(leaves.values()), materialize_grads=True)
-    P = None if result.P is None else result.P.detach()
-    return Outcome(result.Y.detach(), P, dict(zip(leaves, gradients, strict=True)))
-
-
-def setting(
-    name: str, case: Case, dtype: torch.dtype = torch.float64
-) -> tuple[Mechanism, QKV, Mask, dict[str, Tensor]]:
-    """A mechanism, its inputs, a mask, and all that is differentiated: Q, K, V, own parameters, an additive mask."""
-    mechanism = build(name, Geometry(H, case.k, case.v), dtype)
-    inputs = qkv(i=case.i, j=case.j, k=case.k, v=case.v, dtype=dtype, grad=True)
-    mask = case.build_mask()
-    leaves: dict[str, Tensor] = {**inputs._asdict(), **dict(mechanism.named_parameters())}
-    if mask.dense is not None and mask.dense.is_floating_point():
-        leaves["mask"] = mask.dense.requires_grad_()
-    return mechanism, inputs, mask, leaves
+def setting(name: str, case: Case, dtype: torch.dtype = torch.float64) -> Setting:
+    return setting_of(partial(build, name), case, dtype)
 
 
 def expected(name: str, case: Case) -> Outcome:
-    mechanism, inputs, mask, leaves = setting(name, case)
-    return differentiate(mechanism.reference(*inputs, mask, context_for(mechanism)), leaves)
+    return reference_outcome(partial(build, name), case, context_of(name))
 
 
 def obtained(name: str, case: Case, dtype: torch.dtype, weights: bool) -> Outcome:
-    mechanism, inputs, mask, leaves = setting(name, case, dtype)
-    return differentiate(mechanism(*inputs, mask, context_for(mechanism), weights=weights), leaves)
+    return attended_outcome(partial(build, name), case, context_of(name), dtype, weights=weights)
+
+
+def assert_kept(found: Iterable[Measured]) -> None:
+    """Every comparison of a property is within its limit."""
+    for measured in found:
+        assert measured.ok, measured
 
 
 # --- against the reference --------------------------------------------------------------------------------------------
@@ -324,27 +259,7 @@ def test_outputs_and_gradients_equal_the_reference(name: str, rows: list[Row]) -
         with noted(case):
             want = expected(name, case)
             assert want.Y.abs().sum() > 0 and want.gradients["V"].abs().sum() > 0, "a case that tests nothing"
-            for weights in PATHS:
-                got = obtained(name, case, torch.float64, weights)
-                assert_close(got.Y, want.Y, message=f"Y, weights={weights}")
-                for leaf, gradient in got.gradients.items():
-                    assert_close(gradient, want.gradients[leaf], message=f"dL/d{leaf}, weights={weights}")
-                if weights:
-                    assert got.P is not None and want.P is not None
-                    assert_close(got.P, want.P, message="P")
-                    assert torch.equal(got.P.any(-1), want.P.any(-1)), "queries without a weight"
-                    assert_rows_sum_to_one_or_zero(name, case, got.P)
-                else:
-                    assert got.P is None
-
-
-def assert_rows_sum_to_one_or_zero(name: str, case: Case, P: Tensor) -> None:
-    assert P.shape == (B, H, case.i, case.j)
-    if MECHANISMS[base(name)].rows_sum_to_one:
-        assert (P >= 0).all()
-        assert_close(P.sum(-1), (P > 0).any(-1))
-    allowed = case.build_mask().allowed(case.i, case.j)
-    assert allowed is None or (P[~allowed.expand(P.shape)] == 0).all()
+            assert_kept(against_reference(partial(build, name), case, context_of(name)))
 
 
 @every_subject
@@ -426,20 +341,9 @@ def test_fused_and_explicit_agree_in_float32(name: str, rows: list[Row]) -> None
 )
 def test_low_precision_is_close_to_float64(name: str, rows: list[Row]) -> None:
     for weights, dtype, mask in rows:
-        # Scores of size about one in every mechanism: at k = 11 an unscaled product of normal vectors has spread 3.3.
-        case = Case(mask, 7, 7, 11, 13)
-        low = build(name, Geometry(H, case.k, case.v), dtype)
-        high = build(name, Geometry(H, case.k, case.v))
-        high.load_state_dict(low.state_dict())
-        inputs = qkv(i=7, j=7, k=11, v=13, dtype=dtype, spread=0.3)
         with noted(weights, dtype, mask):
-            got = low(*inputs, case.build_mask(), context_for(low), weights=weights)
-            want = high(*(T.double() for T in inputs), case.build_mask(), context_for(high), weights=True)
-            assert got.Y.dtype == dtype
-            assert_close(got.Y, want.Y)
-            if weights:
-                assert got.P.dtype == dtype
-                assert_close(got.P, want.P)
+            case = Case(mask, 7, 7, 11, 13)
+            assert_kept(low_precision(partial(build, name), case, dtype, context_of(name), weights=weights))
 
 
 @every_pair(
@@ -472,21 +376,9 @@ def test_gradcheck(name: str, rows: list[Row]) -> None:
 @every_pair(PATHS, FLOATS, BLINDING, names=NAMES, allowed=lambda name, weights, dtype, mask: can(name, mask, 7, 7))
 def test_queries_without_keys_give_zero_and_finite_gradients(name: str, rows: list[Row]) -> None:
     for weights, dtype, mask in rows:
-        case = Case(mask, 7, 7, 11, 13)
         with noted(weights, dtype, mask):
-            mechanism, inputs, condition, _ = setting(name, case)
-            with torch.no_grad():
-                P = mechanism.reference(*inputs, condition, context_for(mechanism)).P
-            assert P is not None
-            blind = (P == 0).all(-1)
-            assert blind[blind_queries(mask, 7, 7)].all()
-            got = obtained(name, case, dtype, weights)
-            assert (got.Y[blind] == 0).all()
-            assert (got.Y[~blind] != 0).any(-1).all()
-            assert got.P is None or (got.P[blind] == 0).all()
-            for leaf, gradient in got.gradients.items():
-                assert gradient.isfinite().all(), leaf
-            assert (got.gradients["Q"][blind] == 0).all()
+            case = Case(mask, 7, 7, 11, 13)
+            assert_kept(queries_without_keys(partial(build, name), case, dtype, context_of(name), weights=weights))
 
 
 def test_the_masks_above_blind_queries() -> None:
@@ -538,56 +430,24 @@ def test_no_gradient_flows_from_an_output_to_a_later_key(name: str, rows: list[R
                 assert (dV[:, :, last] == 0).all() if hidden_last else (dV[:, :, last] != 0).any()
 
 
-def with_huge_rows(T: Tensor, hidden: Tensor) -> Tensor:
-    """Rows of T [b h j .] where hidden [b j] become +-1e4."""
-    return torch.where(hidden[:, None, :, None], 1e4 * T.sign(), T)
-
-
 @every_pair(
     PATHS,
     FLOATS,
-    ("padding", "causal-padding", "bool-b1ij", "additive-bhij"),
+    HIDING,
     names=NAMES,
     allowed=lambda name, weights, dtype, kind: can(name, kind, 7, 7),
 )
 def test_hidden_keys_have_no_influence(name: str, rows: list[Row]) -> None:
-    real = padding(7, "right", "left", "holes")
-    table = real[:, None, None, :].expand(B, 1, 7, 7)
     for weights, dtype, kind in rows:
-        mechanism = build(name, Geometry(H, 11, 13), dtype)
-        Q, K, V = qkv(i=7, dtype=dtype)
-        mask = {
-            "padding": Mask(real),
-            "causal-padding": Mask(real, causal=True),
-            "bool-b1ij": Mask(dense=table),
-            "additive-bhij": Mask(dense=torch.zeros(B, H, 7, 7, dtype=dtype).masked_fill(~table, -torch.inf)),
-        }[kind]
-        context = context_for(mechanism)
         with noted(weights, dtype, kind):
-            want = mechanism(Q, K, V, mask, context, weights=weights)
-            K, V = (with_huge_rows(T, ~real).requires_grad_() for T in (K, V))
-            got = mechanism(Q, K, V, mask, context, weights=weights)
-            assert_close(got.Y, want.Y, dtype)
-            assert not weights or (got.P.mT[(~real)[:, None].expand(B, H, 7)] == 0).all()
-            felt = {"K": K, "V": V} if weighed_by(name) else {"V": V}
-            for gradient in torch.autograd.grad(got.Y.sum(), list(felt.values())):
-                assert (gradient.transpose(1, 2)[~real] == 0).all() and (gradient.transpose(1, 2)[real] != 0).any()
+            assert_kept(masked_keys(partial(build, name), kind, dtype, context_of(name), weights=weights))
 
 
 @every_pair(PATHS, FLOATS, (5, 7), names=NAMES, allowed=lambda name, weights, dtype, i: can(name, "causal", i, 7))
 def test_later_keys_have_no_influence(name: str, rows: list[Row]) -> None:
     for weights, dtype, i in rows:
-        mask = Mask(causal=True)
-        mechanism = build(name, Geometry(H, 11, 13), dtype)
-        Q, K, V = qkv(i=i, dtype=dtype)
-        context = context_for(mechanism)
         with noted(weights, dtype, i):
-            want = mechanism(Q, K, V, mask, context, weights=weights).Y
-            for query in range(i):
-                later = (torch.arange(7) > query + 7 - i).expand(B, 7)
-                K_later, V_later = with_huge_rows(K, later), with_huge_rows(V, later)
-                got = mechanism(Q, K_later, V_later, mask, context, weights=weights).Y
-                assert_close(got[:, :, : query + 1], want[:, :, : query + 1])
+            assert_kept(later_keys(partial(build, name), i, dtype, context_of(name), weights=weights))
 
 
 # --- numbers ----------------------------------------------------------------------------------------------------------
@@ -779,27 +639,9 @@ def test_edges_are_the_pairs_with_a_weight(name: str, rows: list[Row]) -> None:
 def test_cost_is_positive_and_grows(name: str) -> None:
     geometry = Geometry(3, 11, 13)
     mechanism = build(name, geometry)
-    sizes = [(7, 7), (7, 13), (13, 13), (13, 29), (29, 29), (29, 59)]
-    if not mechanism.supports_cross_attention:
-        sizes = [(i, j) for i, j in sizes if i == j]
-    for causal in (False, True)[: 1 + ("causal" in mechanism.supported_masks)]:
-        costs = [mechanism.cost(i, j, geometry, causal=causal) for i, j in sizes]
-        for cost in costs:
-            assert isinstance(cost, AttentionCost)
-            assert all(isinstance(part, int) and part > 0 for part in cost)
-        for smaller, larger in pairwise(costs):
-            assert all(a <= b for a, b in zip(smaller, larger, strict=True))
-        assert all(a < b for a, b in zip(costs[0], costs[-1], strict=True))
+    assert_kept(costs(mechanism, geometry))
     one_head = mechanism.cost(29, 29, geometry._replace(heads=1))
     assert name in UNEQUAL_HEADS or mechanism.cost(29, 29, geometry) == AttentionCost(*(3 * part for part in one_head))
-
-
-@every_subject
-def test_causality_never_costs_more_edges(name: str) -> None:
-    geometry = Geometry(3, 11, 13)
-    mechanism = build(name, geometry)
-    for n in (1, 2, 13, 29) if "causal" in mechanism.supported_masks else ():
-        assert mechanism.cost(n, n, geometry, causal=True).edges <= mechanism.cost(n, n, geometry).edges
 
 
 # --- the tests themselves ---------------------------------------------------------------------------------------------

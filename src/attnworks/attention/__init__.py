@@ -24,6 +24,8 @@ from attnworks.attention import (
     truncated,
     window,
 )
+from attnworks.attention.check import MechanismCheck
+from attnworks.attention.check import check_mechanism as check
 from attnworks.attention.contract import (
     MECHANISMS,
     Attended,
@@ -43,9 +45,11 @@ __all__ = [
     "Geometry",
     "Mask",
     "Mechanism",
+    "MechanismCheck",
     "MechanismSpec",
     "bahdanau",
     "bigbird",
+    "check",
     "dense",
     "get",
     "graph",
