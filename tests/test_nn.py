@@ -143,6 +143,7 @@ def test_unbatched_input_equals_torch(options: str) -> None:
             compare(theirs, ours, given, **mask, **need)
 
 
+@pytest.mark.smoke
 @pytest.mark.parametrize("batch_first", [False, True])
 def test_self_attention_of_one_tensor_equals_torch(batch_first: bool) -> None:
     theirs, ours = pair(batch_first=batch_first)

@@ -104,8 +104,10 @@ def install(folder: Path, name: str, **groups: str) -> None:
 def test_a_module_of_the_current_folder_is_imported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "plug_in_of_a_test.py").write_text("import late_import_of_a_test as late\nanswer = 42\n")
     (tmp_path / "late_import_of_a_test.py").write_text("")
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "elsewhere" / "plug_in_of_a_test.py").write_text("answer = 41\n")
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "path", [entry for entry in sys.path if entry])
+    monkeypatch.setattr(sys, "path", [str(tmp_path / "elsewhere"), *(entry for entry in sys.path if entry)])
     assert load_plugin("plug_in_of_a_test").answer == 42
     assert sys.path[-1] == str(tmp_path) and sys.path.count(str(tmp_path)) == 1
 

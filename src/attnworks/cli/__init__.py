@@ -130,5 +130,5 @@ def main(ctx: click.Context, plugins: tuple[str, ...]) -> None:
     Exit codes: 0 done, 1 could not be done, 2 wrong usage.
     """
     ctx.obj = requested_plugins(plugins)
-    for name in () if ctx.meta[_FOR_HELP] else ctx.obj:
+    for name in () if ctx.meta.get(_FOR_HELP) else ctx.obj:
         load_plugin(name)
