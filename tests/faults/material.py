@@ -13,13 +13,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from attnworks.cli.receipt_display import receipt_shown
 from click.testing import CliRunner
 from rich.console import Console
 from torch import Tensor, nn
 
 from attnworks.cli import main
 from attnworks.cli.advise_display import in_a_sentence
-from attnworks.cli.receipt_display import receipt_shown
 from attnworks.core.folders import with_sha256
 from attnworks.exam.folder import read_exam, write_exam
 from attnworks.exam.lineage import lineage_of

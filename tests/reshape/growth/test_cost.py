@@ -6,8 +6,8 @@ from collections import Counter
 from typing import Any
 
 import pytest
-
 from attnworks.cli.reshape_run import watching
+
 from attnworks.core.display import overall_progress
 from attnworks.core.errors import UsageError
 from attnworks.models import Transformer

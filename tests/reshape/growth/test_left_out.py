@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from attnworks.cli.receipt_display import receipt_shown
 from rich.console import Console
 
-from attnworks.cli.receipt_display import receipt_shown
 from attnworks.cli.train_display import _grown
 from attnworks.models.build import PRESETS
 from attnworks.reshape import grow_in_training

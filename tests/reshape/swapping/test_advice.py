@@ -8,9 +8,9 @@ from dataclasses import asdict, replace
 from typing import Any
 
 import pytest
+from attnworks.cli.receipt_display import receipt_shown
 
 from attnworks.cli.console import console
-from attnworks.cli.receipt_display import receipt_shown
 from attnworks.core.errors import UsageError
 from attnworks.core.json_records import parse
 from attnworks.core.places import Slot
