@@ -141,7 +141,7 @@ def test_models_of_two_sides(name: str, paired: bool, folders: dict[str, Path], 
 def test_every_measure(name: str, folders: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Steps of growth are searched with few evaluations: whether there is a reading does not depend on them."""
     monkeypatch.setattr("attnworks.reshape.growth.solvers.MAX_DOUBLINGS", 1)
-    monkeypatch.setattr("attnworks.reshape.growth.solvers.REFINEMENTS", 0)
+    monkeypatch.setattr("attnworks.reshape.growth.solvers.MAX_REFINEMENTS", 0)
     text = write_lines(tmp_path / "text.txt", PAIRS[:4])
     found = examined(folders[name], "--text", text, "--all")
     check(found)

@@ -17,6 +17,7 @@ from attnworks.reshape.growth.directions import whitened_direction
 from attnworks.reshape.growth.grow import Grow, plan_step
 from attnworks.reshape.growth.methods import METHODS
 from attnworks.reshape.growth.places import NoBottleneckError, Spot, read_places
+from attnworks.reshape.growth.score import GrowthTrial
 from attnworks.reshape.growth.survey import GrowthSurvey
 from attnworks.reshape.run import ReshapeSettings, run_reshape
 from attnworks.training.run import Run
@@ -29,13 +30,13 @@ REASON = "other sentences confirm 46% of the slope: more data, or no bottleneck"
 @pytest.fixture
 def left_out(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The first place that is asked about is not confirmed; its name is written here."""
-    believed, first = methods._believed, []
+    believed, first = methods._confirmed, []
 
     def doubt(survey: GrowthSurvey, spot: Spot, width: int, solve: object) -> object:
         first[:] = first or [str(spot)]
         return REASON if str(spot) == first[0] else believed(survey, spot, width, solve)  # pyright: ignore[reportArgumentType]
 
-    monkeypatch.setattr(methods, "_believed", doubt)
+    monkeypatch.setattr(methods, "_confirmed", doubt)
     return first
 
 
@@ -60,7 +61,7 @@ def test_a_place_that_was_asked_for_is_refused(left_out: list[str]) -> None:
 
 
 def test_nothing_is_left_to_grow(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(methods, "_believed", lambda *_: REASON)
+    monkeypatch.setattr(methods, "_confirmed", lambda *_: REASON)
     with pytest.raises(NoBottleneckError, match="confirm 46%"):
         run_reshape(Grow(add=2, kinds=("values",)), subject_of(growing_model()), growing_texts(), ReshapeSettings())
 
@@ -84,20 +85,20 @@ def test_a_place_of_low_trust_is_left_out(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_a_named_place_is_refused_before_any_search(left_out: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(grow, "line_search", lambda *_: pytest.fail("a step was searched for"))
+    monkeypatch.setattr(GrowthTrial, "search_along", lambda *_: pytest.fail("a step was searched for"))
     with pytest.raises(NoBottleneckError, match="confirm 46%"):
         Grow(where=TWO).make(growing_bench())
     assert left_out == ["enc.0.1:values"]
 
 
 def test_a_baseline_that_leaves_out_a_place_is_not_compared(monkeypatch: pytest.MonkeyPatch) -> None:
-    believed = methods._believed
+    believed = methods._confirmed
 
     def doubt(survey: GrowthSurvey, spot: Spot, width: int, solve: object) -> object:
         doubted = solve is whitened_direction and str(spot) == "enc.0.1:values"
         return REASON if doubted else believed(survey, spot, width, solve)  # pyright: ignore[reportArgumentType]
 
-    monkeypatch.setattr(methods, "_believed", doubt)
+    monkeypatch.setattr(methods, "_confirmed", doubt)
     monkeypatch.setattr(grow, "METHODS", {name: METHODS[name] for name in ("fisher", "whitened", "zero")})
     assert Grow(where=TWO, compare=True).make(growing_bench()).others.keys() == {"loss_by_zero"}
 
