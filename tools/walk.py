@@ -4,11 +4,11 @@
     python tools/walk.py --list     # also the modules of every walk, in order of their first call
 
 A walk is a command that really runs. A module counts if one of its functions is called, in any thread; what runs while
-a module is imported does not count. Three groups are counted beside the walk: small helpers that everything uses
-(errors, checks, addresses), the measures with their mathematics, and the layers and mechanisms that run inside a model.
-The walk of a training step goes through the model, so there these count. The column `all` counts every module.
+a module is imported does not count. Three groups are counted beside the walk: the package core, which everything uses,
+the measures with their mathematics, and the configs, layers and mechanisms that are built and run inside a model. The
+walk of a training step goes through the model, so there these count. The column `all` counts every module.
 
-The walks are `examine` of a tiny BERT, `reshape grow` of a tiny run, and one training step: of `train --steps 1`, the
+The walks are `examine` of a tiny BERT, `grow` of a tiny run, and one training step: of `train --steps 1`, the
 call of the function that calls the optimizer's step (a hook of torch before that step finds the function).
 """
 
@@ -36,16 +36,16 @@ LARGE = 450
 RUN = "train tiny --steps 1 --corpus tsv:pairs.tsv --batch-tokens 120 --threads 1 --out"
 WALKS = {
     "examine": "examine bert --text lines.txt --threads 1 --out exam",
-    "grow": "reshape grow run --add 4 --pairs 12 --sentences 4 --threads 1 --out grown",
+    "grow": "grow run --add 4 --pairs 12 --sentences 4 --threads 1 --out grown",
     "step": f"{RUN} stepped",
 }
 
 
-HELPERS = ("core/errors", "core/checks", "core/places")
+CORE = "core/"
 MEASURES = ("exam/measures/", "exam/linalg/", "exam/structure/")
 MODEL = ("models/", "attention/")
-PASSES = ("forward", "hidden", "start", "step")
-"""Methods of a model that run its layers."""
+PASSES = ("forward", "hidden", "start", "step", "build", "config_from_json", "skeleton")
+"""Methods of a model that run its layers, and functions that build it."""
 
 
 class Walk:
@@ -104,7 +104,7 @@ def module_of(code: CodeType) -> str | None:
 
 
 def runs_layers(module: str, code: CodeType) -> bool:
-    """Whether this is a method of a model that runs its layers, so that what it calls is inside of the model."""
+    """Whether this function runs the layers of a model or builds them, so that what it calls is inside of the model."""
     return module.startswith("models/") and code.co_name in PASSES
 
 
@@ -114,9 +114,11 @@ def grouped(name: str, modules: list[str]) -> dict[str, list[str]]:
     if name == "step":
         seen = [*dict.fromkeys(module.strip("()") for module in modules)]
     inside = [module.strip("()") for module in modules if module.startswith("(")]
-    groups: dict[str, list[str]] = {"walk": [], "helpers": [], "measures": []}
+    groups: dict[str, list[str]] = {"walk": [], "core": [], "measures": []}
     for module in seen:
-        groups["helpers" if module in HELPERS else "measures" if module.startswith(MEASURES) else "walk"].append(module)
+        groups["core" if module.startswith(CORE) else "measures" if module.startswith(MEASURES) else "walk"].append(
+            module
+        )
     return groups | {"inside the model": [module for module in inside if module not in seen]}
 
 
@@ -168,7 +170,7 @@ def main() -> None:
         subprocess.run([*ATTNWORKS, *RUN.split(), "run"], cwd=folder, check=True, capture_output=True)
         found = {name: grouped(name, walked(name, folder)) for name in WALKS}
     print()
-    beside = ("helpers", "measures", "inside the model")
+    beside = ("core", "measures", "inside the model")
     rows = (
         (
             name,
@@ -179,7 +181,7 @@ def main() -> None:
         )
         for name, of in found.items()
     )
-    show([("walk", "modules", "packages", "helpers", "measures", "model", "all"), *rows])
+    show([("walk", "modules", "packages", "core", "measures", "model", "all"), *rows])
     for name, groups in found.items() if given.list else ():
         print(f"\n{name}: {WALKS[name]}")
         for group, modules in groups.items():
