@@ -30,10 +30,10 @@ MAX_OFFSET = 512
 LAYERS_NAMED = 4
 """Layers that a note names."""
 Fold = Literal["mean", "largest", "constant"]
-MEASURES_ABOVE = ("attnworks.reshape.growth.bottleneck",)
+MEASURES_ELSEWHERE = ("attnworks.reshape.growth.bottleneck",)
 """Modules of measures in packages that this one must not import, by name."""
 MEASURES: Registry[type[Measure]] = Registry(
-    "measure", "attnworks.measures", built_in=("attnworks.exam.measures", *MEASURES_ABOVE)
+    "measure", "attnworks.measures", built_in=("attnworks.exam.measures", *MEASURES_ELSEWHERE)
 )
 
 

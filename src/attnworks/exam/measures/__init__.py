@@ -21,7 +21,7 @@ for _module in iter_modules(__path__):  # a module registers its measures when i
 
 
 def all_measures() -> Registry[type[Measure]]:
-    """Every registered measure; the first call imports `MEASURES_ABOVE`."""
+    """Every registered measure; the first call imports `MEASURES_ELSEWHERE`."""
     MEASURES.import_built_in()
     return MEASURES
 
