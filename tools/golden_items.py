@@ -51,22 +51,22 @@ ONE = "--threads 1 --json"
 ON_RUN = f"--pairs 24 --sentences 8 {ONE}"
 ON_BERT = f"--text more.txt --objective mlm {ONE}"
 RESHAPED = {
-    "project": 'reshape project R --heads "enc.0.*,dec.1.2" --heal 5',
-    "grow": "reshape grow R --add 4 --kinds values --heal 5",
-    "grow-compared": 'reshape grow R --where "enc.0.1:keys=2,dec.0.*:values=1" --compare',
-    "prune": "reshape prune R --keep 0.75 --heal 5",
-    "prune-by": "reshape prune R --keep 0.5 --by role --evenly",
-    "swap": 'reshape swap R --to window:window=1 --layers "enc.*" --heal 5 --heal-by distil',
-    "swap-auto": "reshape swap R --to window:window=2 --to linear --max-error 0.5 --n 24",
-    "twice": "reshape prune project --heads enc.1.0,cross.0.3",
+    "project": 'project R --heads "enc.0.*,dec.1.2" --heal 5',
+    "grow": "grow R --add 4 --kinds values --heal 5",
+    "grow-compared": 'grow R --where "enc.0.1:keys=2,dec.0.*:values=1" --compare',
+    "prune": "prune R --keep 0.75 --heal 5",
+    "prune-by": "prune R --keep 0.5 --by role --evenly",
+    "swap": 'swap R --to window:window=1 --layers "enc.*" --heal 5 --heal-by distil',
+    "swap-auto": "swap R --to window:window=2 --to linear --max-error 0.5 --n 24",
+    "twice": "prune project --heads enc.1.0,cross.0.3",
 }
 BERT_RESHAPED = {
-    "project": "reshape project bert --heads 0.2,1.* --form band --heal 5",
-    "grow": "reshape grow bert --add 2 --kinds keys,values --heal 5",
-    "grow-by": "reshape grow bert --where enc.1:heads=1 --by gradmax --heal 5 --heal-by distil",
-    "prune": "reshape prune bert --keep 0.5 --heal 5",
-    "prune-compared": "reshape prune bert --keep 0.5 --by gradient --compare",
-    "swap": "reshape swap bert --to window:window=1 --layers 1 --heal 5",
+    "project": "project bert --heads 0.2,1.* --form band --heal 5",
+    "grow": "grow bert --add 2 --kinds keys,values --heal 5",
+    "grow-by": "grow bert --where enc.1:heads=1 --by gradmax --heal 5 --heal-by distil",
+    "prune": "prune bert --keep 0.5 --heal 5",
+    "prune-compared": "prune bert --keep 0.5 --by gradient --compare",
+    "swap": "swap bert --to window:window=1 --layers 1 --heal 5",
 }
 THEORY = {
     "collapse": "--layers 3 --heads 2 --width 6 --tokens 5 --seeds 2",
@@ -91,10 +91,10 @@ VERBS = (
     "serve", "train", "translate",
 )  # fmt: skip
 MISTAKES = (
-    "examine nowhere", "train huge --out X", "train tiny --mechanism windov --out X", "reshape prune R --out X",
-    "reshape grow R --add 2 --kinds minds --out X", "translate bert word", "examine bert --measures rang",
+    "examine nowhere", "train huge --out X", "train tiny --mechanism windov --out X", "prune R --out X",
+    "grow R --add 2 --kinds minds --out X", "translate bert word", "examine bert --measures rang",
     "examine bert --text pairs.tsv --max-tokens 4 --objective seq2seq", "report bert --out r.html", "compare A bert",
-    "count gpt-9", "claims S9.9", "experiment paths --heads 5", "reshape history bert", "advise R --to nothing",
+    "count gpt-9", "claims S9.9", "experiment paths --heads 5", "history bert", "advise R --to nothing",
 )  # fmt: skip
 
 
@@ -199,11 +199,11 @@ ITEMS = [
         ("pruned.html",),
     ),
     # reshaping
-    Item("history", "reshape history twice", ("reshape-twice",)),
-    Item("history-json", "reshape history twice --json", ("reshape-twice",)),
-    Item("undo", "reshape undo twice --out undone --json", ("reshape-twice",), ("undone",)),
-    Item("undo-bert", "reshape undo bert-prune --out bert-undone", ("bert-prune",), ("bert-undone",)),
-    Item("replay", f"reshape replay twice --on R --out again {ONE}", ("reshape-twice",), ("again",)),
+    Item("history", "history twice", ("reshape-twice",)),
+    Item("history-json", "history twice --json", ("reshape-twice",)),
+    Item("undo", "undo twice --out undone --json", ("reshape-twice",), ("undone",)),
+    Item("undo-bert", "undo bert-prune --out bert-undone", ("bert-prune",), ("bert-undone",)),
+    Item("replay", f"replay twice --on R --out again {ONE}", ("reshape-twice",), ("again",)),
     Item(
         "train-pruned",
         "train --resume prune --steps 14 --json",

@@ -11,10 +11,11 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from attnworks.cli import advise_display, main
-from attnworks.cli.advise_display import in_a_sentence
+from attnworks.api import mechanisms
+from attnworks.cli import main
 from attnworks.models.build import PRESETS
 from attnworks.reshape.swapping.advice import Advice, RefusedMix
+from attnworks.reshape.swapping.render import in_a_sentence
 from attnworks.reshape.swapping.trials import Present, SwapTrial
 from tests.exam_helpers import LINES, tiny_folder, tiny_run, write_lines
 from tests.reshape.reshape_helpers import files_of
@@ -75,16 +76,18 @@ def told(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
         asked.update(options, to=to, bench=bench)
         return ADVICE
 
-    monkeypatch.setattr(advise_display, "find_advice", answer)
+    monkeypatch.setattr(mechanisms, "find_advice", answer)
     return asked
 
 
 def test_advice_on_a_run(run: Path) -> None:
     before = files_of(run)
-    result = advise(run, "--to", WINDOW, "--to", LINEAR, "--n", 23, "--sentences", 12, "--max-error", 0.5, "--json")
+    result = advise(
+        run, "--to", WINDOW, "--to", LINEAR, "--length", 23, "--sentences", 12, "--max-error", 0.5, "--json"
+    )
     assert result.exit_code == 0 and result.stderr == "", result.output
     said = json.loads(result.stdout, parse_constant=lambda number: pytest.fail(f"{number} is no JSON"))
-    assert set(said) == {"model", "max_error", "command", "sha256", *Advice.__dataclass_fields__}
+    assert set(said) == {"sha256", *Advice.__dataclass_fields__}
     assert said["length"] == 23 and 0 < said["tried_at"] <= 23 and said["max_error"] == 0.5
     slots = [layer["slot"] for layer in said["present"]]
     assert [(trial["slot"], trial["spec"]) for trial in said["trials"]] == [
@@ -99,12 +102,15 @@ def test_advice_on_a_model_of_hugging_face(tmp_path: Path) -> None:
     result = advise(folder, "--text", lines, "--to", WINDOW, "--max-error", 0)
     assert result.exit_code == 0, result.output
     assert "Encoder" in result.stdout and "enc.1" in result.stdout and WINDOW in result.stdout
-    assert result.stdout.splitlines()[-1] == "Nothing is measurably faster within an error of 0 %: keep what is there."
+    assert (
+        result.stdout.splitlines()[-1]
+        == "Nothing is measurably faster within an error of 0 %: keep the model as it is."
+    )
     assert "Command" not in result.stdout and "trying mechanisms" in result.stderr
 
 
 def test_the_tables(run: Path, told: dict[str, Any]) -> None:
-    result = advise(run, "--n", 4096, "--max-error", 0.05, "--objective", "embedding")
+    result = advise(run, "--length", 4096, "--max-error", 0.05, "--objective", "embedding")
     assert result.exit_code == 0, result.output
     rows = [line.split() for line in result.stdout.splitlines()]
     assert ["enc.0", WINDOW, "1.23", "%", "4x", "faster", "(3.12-5)", "8x", "fewer", "*"] in rows
@@ -116,17 +122,17 @@ def test_the_tables(run: Path, told: dict[str, Any]) -> None:
     assert "There are 512 positions." in result.stdout
     flat = " ".join(result.stdout.split())
     assert (
-        "Errors on texts of up to 512 tokens; times and FLOPs at 4,096 positions; * chosen. In brackets 95 % intervals "
+        "Errors on texts of up to 512 tokens; times and FLOPs at length 4,096; * chosen. In brackets 95 % intervals "
         "of times." in flat
     )
     assert (
         f"Take {WINDOW} in enc.0, dec.0. Attention: 1.45x faster (1.25 to 1.56); whole model: 1.25x faster (1.18 to "
         "1.33); in brackets 95 % intervals. The error of attention is 0.615 % (root mean square over 4 layers). On "
-        "texts of up to 512 tokens the loss goes from 2.5 to 2.51 (+0.01); on single sentences from 2.25 to 2.25 "
+        "texts of up to 512 tokens the loss changes from 2.5 to 2.51 (+0.01); on single sentences from 2.25 to 2.25 "
         "(+1e-08)." in flat
     )
-    assert flat.endswith(
-        f"Command: attnworks reshape swap {shlex.quote(str(run))} --layers 'enc.0={WINDOW} dec.0={WINDOW}' --n 4096 "
+    assert flat.replace(" \\ ", " ").endswith(
+        f"Command: attnworks swap {shlex.quote(str(run))} --layers 'enc.0={WINDOW} dec.0={WINDOW}' --length 4096 "
         "--objective embedding --out FOLDER"
     )
     tables = [line for line in result.stdout.splitlines() if line.startswith((" layer", " enc", " dec", "      "))]
@@ -135,46 +141,49 @@ def test_the_tables(run: Path, told: dict[str, Any]) -> None:
 
 def test_a_mix_that_does_not_pay_has_its_command_too(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     slow = replace(ADVICE, model_time_interval=(0.8, 1.04))
-    monkeypatch.setattr(advise_display, "find_advice", lambda bench, to, **options: slow)
-    last = advise(run, "--n", 4096).stdout.splitlines()[-1]
-    assert last.startswith("Command, if you want it anyway: attnworks reshape swap ")
+    monkeypatch.setattr(mechanisms, "find_advice", lambda bench, to, **options: slow)
+    lines = advise(run, "--length", 4096).stdout.splitlines()
+    assert lines[lines.index("Command, if you want it anyway:") + 1].startswith("attnworks swap ")
 
 
 def test_a_gain_that_cannot_be_measured_is_not_told_as_one() -> None:
-    told = in_a_sentence(replace(ADVICE, model_time_ratio=0.92, model_time_interval=(0.8, 1.04)), 0.02)
+    told = in_a_sentence(replace(ADVICE, model_time_ratio=0.92, model_time_interval=(0.8, 1.04)))
     assert "whole model: no measurable gain (0.962 to 1.25 times as fast);" in told
-    assert told.startswith("Nothing makes the whole model measurably faster: keep what is there") and "Take" not in told
+    assert (
+        told.startswith("Nothing makes the whole model measurably faster. Keep the model as it is")
+        and "Take" not in told
+    )
     assert f"The fastest mix is {WINDOW} in enc.0, dec.0. Attention: 1.45x faster" in told
-    assert in_a_sentence(replace(ADVICE, model_time_interval=None), 0.02).startswith("Take"), "as it was not timed"
-    told = in_a_sentence(replace(ADVICE, time_ratio=0.99, time_interval=(0.96, 1.0)), 0.02)
+    assert in_a_sentence(replace(ADVICE, model_time_interval=None)).startswith("Take"), "as it was not timed"
+    told = in_a_sentence(replace(ADVICE, time_ratio=0.99, time_interval=(0.96, 1.0)))
     assert "Attention: no measurable gain (1 to 1.04 times as fast);" in told
-    assert "slower (1.1 to 1.3)" in in_a_sentence(replace(ADVICE, time_ratio=1.2, time_interval=(1.1, 1.3)), 0.02)
+    assert "slower (1.1 to 1.3)" in in_a_sentence(replace(ADVICE, time_ratio=1.2, time_interval=(1.1, 1.3)))
 
 
 def test_a_model_that_saves_more_than_its_attention_is_told_by_its_interval() -> None:
     """Attention saves 1.3 % of the time, and the whole model seems to save 7.8 %."""
     doubted = replace(ADVICE, model_time_ratio=0.922, model_time_interval=(0.9, 0.96), model_time_least=0.987)
-    told = in_a_sentence(doubted, 0.02)
+    told = in_a_sentence(doubted)
     assert "whole model: between 1.04 and 1.11 times as fast;" in told and "1.08x" not in told
 
 
 def test_one_loss_where_there_are_no_longer_texts() -> None:
-    told = in_a_sentence(replace(ADVICE, sentence_loss=None, sentence_rise=None, model_time_ratio=None), 0.02)
-    assert told.endswith("On texts of up to 512 tokens the loss goes from 2.5 to 2.51 (+0.01).")
+    told = in_a_sentence(replace(ADVICE, sentence_loss=None, sentence_rise=None, model_time_ratio=None))
+    assert told.endswith("On texts of up to 512 tokens the loss changes from 2.5 to 2.51 (+0.01).")
     assert "whole model" not in told
 
 
 def test_the_loss_that_refuses_a_mix_is_told_with_its_length() -> None:
     refused = replace(ADVICE, chosen={}, refused=RefusedMix(1022, 2.5, 2.75))
-    assert in_a_sentence(refused, 0.02) == (
-        "Keep what is there: the fastest mix within an error of 2 % would raise the loss on texts of up to 1,022 "
+    assert in_a_sentence(refused) == (
+        "Keep the model as it is: the fastest mix within an error of 2 % would raise the loss on texts of up to 1,022 "
         "tokens from 2.5 to 2.75, by more than that share."
     )
 
 
 def test_options_reach_the_advice(run: Path, told: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(advise_display, "CALIBRATION_PAIRS", 50)
-    advise(run, "--to", "window:window=64", "--to", "linear", "--n", 99, "--sentences", 7, "--seed", 3)
+    monkeypatch.setattr(mechanisms, "CALIBRATION_PAIRS", 50)
+    advise(run, "--to", "window:window=64", "--to", "linear", "--length", 99, "--sentences", 7, "--seed", 3)
     assert told["to"] == ("window:window=64", "linear") and told["length"] == 99 and told["max_error"] == 0.02
     bench = told["bench"]
     assert len(bench.calibration.text.kept) == 7 and bench.seed == 3 and bench.calibration.objective.name == "seq2seq"
@@ -189,7 +198,7 @@ def test_the_picture(run: Path, told: dict[str, Any], tmp_path: Path) -> None:
     drawn = first.read_text()
     assert drawn == second.read_text() and drawn.startswith("<?xml")
     assert "<!-- chosen -->" in drawn and "<!-- relative error of attention -->" in drawn
-    assert f"<!-- {WINDOW} -->" in drawn and "<!-- times faster at 4,096 positions -->" in drawn
+    assert f"<!-- {WINDOW} -->" in drawn and "<!-- times faster at length 4,096 -->" in drawn
 
 
 @pytest.mark.parametrize(
@@ -197,7 +206,7 @@ def test_the_picture(run: Path, told: dict[str, Any], tmp_path: Path) -> None:
     [
         (("--to", "windw"), "did you mean 'window'?"),
         (("--to", "window:width=3"), "width"),
-        (("--n", 1), "--n"),
+        (("--length", 1), "--length"),
         (("--max-error", 2), "--max-error"),
         (("--corpus", "grammar", "--text", "lines.txt"), "--corpus or --text, got both"),
         (("--objective", "mlm"), "mlm"),
@@ -215,4 +224,4 @@ def test_what_cannot_be_done(run: Path, tmp_path: Path) -> None:
 
 def test_help() -> None:
     text = advise("--help").stdout
-    assert "attnworks advise runs/first --n 1024" in text and all(len(line) <= 100 for line in text.splitlines())
+    assert "attnworks advise runs/first --length 1024" in text and all(len(line) <= 100 for line in text.splitlines())

@@ -1,4 +1,4 @@
-"""attnworks reshape, as a user meets it."""
+"""The verbs that reshape, as a user meets them."""
 
 from __future__ import annotations
 
@@ -11,14 +11,13 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-import attnworks
 from attnworks.cli import main
 from attnworks.models.build import PRESETS
 from attnworks.models.folder import weights_fingerprint
 from attnworks.reshape.history import receipts
 from attnworks.reshape.receipt import HealReport, Receipt
 from tests.exam_helpers import LINES, tiny_folder, tiny_run, write_lines
-from tests.reshape.reshape_helpers import files_of
+from tests.reshape.reshape_helpers import files_of, load
 from tests.training.training_helpers import SMALL
 
 FEW = ("--pairs", 50, "--sentences", 5, "--threads", 1)
@@ -31,7 +30,7 @@ def small_preset(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def reshape(*arguments: object) -> Result:
-    result = CliRunner().invoke(main, ["reshape", *map(str, arguments)])
+    result = CliRunner().invoke(main, [*map(str, arguments)])
     if result.exception is not None and not isinstance(result.exception, SystemExit):
         raise result.exception
     return result
@@ -67,7 +66,7 @@ def run() -> Path:
 def projected(run: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     """A folder with two heads projected and healed, and what was printed."""
     out = tmp_path_factory.mktemp("reshape") / "projected"
-    result = reshape("project", run, "--heads", "enc.0.*", "--heal", 2, "--lr", 0.001, *FEW, "--out", out)
+    result = reshape("project", run, "--heads", "enc.0.*", "--heal", 2, "--learning-rate", 0.001, *FEW, "--out", out)
     assert result.exit_code == 0, result.output
     assert result.stderr.splitlines()[:2] == ["reading text", "measuring before"] and "healing" in result.stderr
     return out, result.stdout
@@ -82,13 +81,18 @@ def test_project(run: Path, projected: tuple[Path, str]) -> None:
     assert receipt.text["corpus"] == f"tsv:{run.parent / 'pairs.tsv'}", "the corpus of the run"
     assert receipt.text["seed"] == 11 and receipt.text["pairs"] == 50 and receipt.text["evaluation"] <= 5
     assert receipt.healing == HealReport(steps=2, learning_rate=0.001, batch_tokens=2048, seed=0)
-    assert text.splitlines()[0] == "project 2 heads (enc.0.*)" and f"Saved  {out}" in text.splitlines()
+    assert text.startswith("Replaced 2 heads by fixed forms (enc.0.*): loss ") and f"Saved  {out}" in text.splitlines()
     for number in (receipt.loss.before, receipt.loss.predicted, receipt.loss.after, receipt.loss.healed):
         assert f"{number:.4g}" in text
     assert f"{receipt.parameters.before:,}" in text and f"{receipt.flops.after:,}" in text
     for head, form in receipt.done.items():
         assert head in text and form in text
-    assert "healed by 2 steps" in text and f"of about {receipt.length} tokens" in text
+    assert receipt.summary in " ".join(text.split())
+    assert (
+        "after 2 steps of healing" in text
+        and "healed by 2 steps of training" in text
+        and f"of about {receipt.length} tokens" in text
+    )
 
 
 def test_one_json_document(run: Path, tmp_path: Path) -> None:
@@ -103,7 +107,7 @@ def test_one_json_document(run: Path, tmp_path: Path) -> None:
 
 def test_options_reach_the_receipt(run: Path, tmp_path: Path) -> None:
     words = (
-        "--heads enc.0.1 --form band --window 1 --eps 0.25 --sparsity 0.5 --heal 1 --lr 0.01 --pairs 9 --sentences 2 "
+        "--heads enc.0.1 --form band --window 1 --eps 0.25 --sparsity 0.5 --heal 1 --learning-rate 0.01 --pairs 9 --sentences 2 "
         "--objective embedding --batch-tokens 70 --seed 5 --threads 1 --corpus grammar"
     )
     said = done("project", run, *words.split(), "--out", tmp_path / "out")
@@ -123,15 +127,16 @@ def test_history(run: Path, projected: tuple[Path, str]) -> None:
     (said,) = done("history", out)["receipts"]
     assert said["reshape"] == "project" and said["fingerprint"] == list(receipts(out)[0].fingerprint)
     shown = reshape("history", out).stdout
-    assert shown.splitlines()[0] == "1. project 2 heads (enc.0.*)"
-    assert shown.splitlines()[1:] == text.splitlines()[1:-3], "the same receipt"
+    assert shown.startswith("1. Replaced 2 heads by fixed forms (enc.0.*): loss ")
+    assert shown.split()[1:] == text.partition("\nSaved")[0].split(), "the same receipt"
 
 
 def test_undo(run: Path, projected: tuple[Path, str], tmp_path: Path) -> None:
     result = reshape("undo", projected[0], "--out", tmp_path / "back")
     assert result.exit_code == 0 and result.stderr == ""
     assert result.stdout == (
-        f"Undone: project 2 heads (enc.0.*). The model before is in {tmp_path / 'back'}, as its files were.\n"
+        "Undone: Replaced 2 heads by fixed forms (enc.0.*). "
+        f"The model before it is in {tmp_path / 'back'}, with the same files.\n"
     )
     before = {name: data for name, data in files_of(run).items() if name != "metrics.jsonl"}
     assert files_of(tmp_path / "back") == before
@@ -142,9 +147,9 @@ def test_undo(run: Path, projected: tuple[Path, str], tmp_path: Path) -> None:
 def test_replay(run: Path, projected: tuple[Path, str], tmp_path: Path) -> None:
     result = reshape("replay", projected[0], "--on", run, "--threads", 1, "--out", tmp_path / "again")
     assert result.exit_code == 0, result.output
-    assert "The outcome: the same weights as then, bit for bit." in result.stdout
+    assert "The weights are the same as in the first model, bit for bit." in result.stdout
     assert f"Saved  {tmp_path / 'again'}" in result.stdout.splitlines()
-    assert weights_fingerprint(attnworks.load(tmp_path / "again")) == weights_fingerprint(attnworks.load(projected[0]))
+    assert weights_fingerprint(load(tmp_path / "again")) == weights_fingerprint(load(projected[0]))
     (pair,) = done("replay", projected[0], "--on", projected[0], "--out", tmp_path / "more")["replayed"]
     assert pair["then"]["asked"] == pair["now"]["asked"] and pair["then"]["fingerprint"] != pair["now"]["fingerprint"]
     assert len(receipts(tmp_path / "more")) == 2
@@ -157,7 +162,7 @@ def test_a_model_of_hugging_face(tmp_path: Path) -> None:
     assert list(said["done"]) == ["enc.0.0", "enc.0.1", "enc.0.2", "enc.1.2"]
     assert said["text"]["file"] == str(text) and said["objective"] == "mlm"
     assert said["parameters"]["after"] < said["parameters"]["before"]
-    assert weights_fingerprint(attnworks.load(out)) == said["fingerprint"][1]
+    assert weights_fingerprint(load(out)) == said["fingerprint"][1]
     assert [one["done"] for one in done("history", out)["receipts"]] == [said["done"]]
 
 
@@ -173,15 +178,18 @@ def test_paths_are_printed_as_they_are(run: Path, tmp_path: Path) -> None:
     assert f"Saved  {out}" in result.stdout.splitlines()
 
 
-@pytest.mark.parametrize("command", ["", "project", "history", "undo", "replay"])
+@pytest.mark.parametrize("command", ["prune", "grow", "swap", "project", "history", "undo", "replay"])
 def test_help_has_examples(command: str) -> None:
-    text = reshape(*command.split(), "--help").stdout
-    assert "Examples:" in text and f"attnworks reshape {command}".strip() in text
+    text = reshape(command, "--help").stdout
+    assert (
+        "Examples:" in text and f"attnworks {command} " in text and all(len(line) <= 100 for line in text.splitlines())
+    )
 
 
 def test_help_is_quick() -> None:
     """No torch before there is something to compute."""
-    code = "import sys; from attnworks.cli.reshape import reshape; sys.exit('torch' in sys.modules)"
+    verbs = "advise grow history project prune replay swap undo"
+    code = f"import sys; from attnworks.cli import {', '.join(verbs.split())}; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
@@ -204,7 +212,7 @@ def test_help_is_quick() -> None:
         ("--heads enc.* --eps nan", "eps=nan: expected a number from 0 to 1"),
         ("--heads enc.* --sparsity -0.1", "--sparsity"),
         ("--heads enc.* --heal -1", "--heal"),
-        ("--heads enc.* --lr 0", "--lr"),
+        ("--heads enc.* --learning-rate 0", "--learning-rate"),
         ("--heads enc.* --pairs 3", "--pairs"),
         ("--heads enc.* --batch-tokens 0", "--batch-tokens"),
         ("--heads enc.* --device gpu", "--device"),
@@ -220,7 +228,7 @@ def test_bad_values(run: Path, tmp_path: Path, options: str, told: str) -> None:
 
 def test_rates_that_are_no_rates(run: Path, tmp_path: Path) -> None:
     heads = ("--heads", "enc.*", "--heal", 3, *FEW, "--out", tmp_path / "out")
-    assert "lower the rate of healing" in mistake("project", run, *heads, "--lr", "1e30", code=1)
+    assert "lower the rate of healing" in mistake("project", run, *heads, "--learning-rate", "1e30", code=1)
     assert not (tmp_path / "out").exists()
 
 

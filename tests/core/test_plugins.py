@@ -216,16 +216,14 @@ def test_a_measure_and_a_reshape_of_plugins_work_by_name(folder: Path) -> None:
     examined = attnworks(folder, "examine", run, "--text", text, "--measures", "loudness", "--json", **plugins)
     assert examined.returncode == 0, examined.stderr
     assert "loudness.values" in examined.stdout
-    done = attnworks(
-        folder, "reshape", "quieter", run, "--factor", 0.5, "--text", text, "--out", "quieter", "--json", **plugins
-    )
+    done = attnworks(folder, "quieter", run, "--factor", 0.5, "--text", text, "--out", "quieter", "--json", **plugins)
     assert done.returncode == 0, done.stderr
     receipt = json.loads(done.stdout)
     assert receipt["reshape"] == "quieter" and receipt["asked"] == {"factor": 0.5}
-    shown = attnworks(folder, "reshape", "quieter", "--help", **plugins)
+    shown = attnworks(folder, "quieter", "--help", **plugins)
     assert shown.returncode == 0 and "--factor" in shown.stdout and "by a factor" in shown.stdout
-    assert attnworks(folder, "reshape", "history", "quieter").returncode == 0
-    unknown = attnworks(folder, "reshape", "quietr", run, **plugins)
+    assert attnworks(folder, "history", "quieter").returncode == 0
+    unknown = attnworks(folder, "quietr", run, **plugins)
     assert unknown.returncode == 2 and "No such command" in unknown.stderr
 
 

@@ -128,11 +128,11 @@ def test_roles_are_grouped_and_the_best_is_named() -> None:
     texts = said(by_head("roles.label", labels), by_head("roles.score", scores))
     assert set(texts) == {
         "3 heads attend to the previous token: content matters little, so a fixed form may replace them; "
-        "try reshape project (0.2 most, 0.940 of the attention)",
+        "try attnworks project (0.2 most, 0.940 of the attention)",
         "head 1.0 attends to what followed the same token before (induction): content decides, "
         "so no fixed form can replace it (0.700 of the attention)",
         "head 1.2 attends 2 tokens back: content matters little, so a fixed form may replace it; "
-        "try reshape project (0.600 of the attention)",
+        "try attnworks project (0.600 of the attention)",
     }
 
 
@@ -221,7 +221,7 @@ def test_heads_that_see_the_same() -> None:
 
     assert said(distances()) == []
     assert said(distances((0, 2))) == [
-        "heads 1.0 and 1.2 attend to the same keys: one of them may be enough; try reshape prune (distance 0.020)"
+        "heads 1.0 and 1.2 attend to the same keys: one of them may be enough; try attnworks prune (distance 0.020)"
     ]
     assert said(distances((0, 2), (0, 1)))[0].endswith("(distance 0.020; 1 more pair)")
     assert said(distances((1, 2), (0, 1), (0, 2)))[0].endswith("(distance 0.020; 2 more pairs)")
@@ -233,7 +233,7 @@ def test_structured_forms() -> None:
     forms = by_head("structure.form", [["column", "none"], ["columns", "column"]])
     explained = by_head("structure.explained", [[0.625, 0.9], [0.75, 0.5]])
     assert said(forms, explained) == [
-        "3 of 4 heads have a structured form, which explains at least half of their attention: try reshape project "
+        "3 of 4 heads have a structured form, which explains at least half of their attention: try attnworks project "
         "(2 one column, 1 blocks of columns; blocks of columns explains 75 % of 1.0)"
     ]
     (finding,) = find(Readings([forms, explained]))
@@ -257,17 +257,17 @@ def test_forms_are_called_as_on_the_page() -> None:
 
 def test_heads_that_can_go_do_harm_or_matter() -> None:
     assert said(ablated([[0.0001, -0.0004, 0.5], [-0.03, NAN, 0.2]])) == [
-        "head 1.0 does harm on this text: try reshape prune; the loss is 0.030 lower without it",
-        "2 of 5 heads (0.0, 0.1) can probably be removed, one at a time: try reshape prune; "
+        "head 1.0 does harm on this text: try attnworks prune; the loss is 0.030 lower without it",
+        "2 of 5 heads (0.0, 0.1) can probably be removed, one at a time: try attnworks prune; "
         "the loss changes by less than 0.001 without any of them",
         "head 0.2 matters most: keep it; the loss is 0.500 higher without it",
     ]
     assert said(ablated([[-0.03, -0.02]])) == [
-        "2 heads do harm on this text: try reshape prune; the loss is 0.030 lower without 0.0, the worst"
+        "2 heads do harm on this text: try attnworks prune; the loss is 0.030 lower without 0.0, the worst"
     ]
 
 
-IDLE = "can probably be removed: try reshape prune; the loss changes by less than 0.001 without it"
+IDLE = "can probably be removed: try attnworks prune; the loss changes by less than 0.001 without it"
 
 
 def test_what_is_uncertain_is_not_called_dispensable() -> None:
@@ -326,7 +326,7 @@ def test_one_statement_for_each_question_about_the_model() -> None:
     assert most == ["head dec.0.0 matters most: keep it; the loss is 0.300 higher without it"]
     enough, lacking = by_head("bottleneck.keys", [[0.0, 0.0]]), by_head("bottleneck.keys", [[0.2, 0.0]], "decoder")
     assert of_all(enough, lacking) == [
-        "head dec.0.0 would gain from wider keys: try reshape grow; the loss should fall by 0.200 per 1000 parameters"
+        "head dec.0.0 would gain from wider keys: try attnworks grow; the loss should fall by 0.200 per 1000 parameters"
     ]
     (none,) = of_all(enough, replace(enough, kind="decoder"))
     assert none.startswith("no head needs wider keys")
@@ -400,8 +400,8 @@ def test_numbers_for_people(value: float, text: str) -> None:
 @pytest.mark.parametrize(
     ("forms", "advice"),
     [
-        (("offset", "offset"), "so a fixed form may replace them; try reshape project"),
-        (("offset", "none"), "so a fixed form may replace 1 of them; try reshape project"),
+        (("offset", "offset"), "so a fixed form may replace them; try attnworks project"),
+        (("offset", "none"), "so a fixed form may replace 1 of them; try attnworks project"),
         (("none", "none"), None),
     ],
 )

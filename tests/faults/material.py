@@ -8,29 +8,28 @@ import io
 import json
 import shutil
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
-from attnworks.cli.receipt_display import receipt_shown
 from click.testing import CliRunner
 from rich.console import Console
 from torch import Tensor, nn
 
 from attnworks.cli import main
-from attnworks.cli.advise_display import in_a_sentence
-from attnworks.core.folders import with_sha256
 from attnworks.exam.folder import read_exam, write_exam
 from attnworks.exam.lineage import lineage_of
 from attnworks.models import AttentionConfig, PureConfig, build, load_model, save_model
-from attnworks.page.contents import PageAdvice, PageExam, page_contents
+from attnworks.page.contents import PageExam, page_contents
 from attnworks.page.inputs import read_advice, read_trace
 from attnworks.reshape.growth.grow import Grow
 from attnworks.reshape.history import ModelFolder, receipts, undo, write_outcome
 from attnworks.reshape.pruning.prune import Prune
+from attnworks.reshape.render import receipt_shown
 from attnworks.reshape.run import run_reshape
 from attnworks.reshape.swapping.advice import Advice, RefusedMix
+from attnworks.reshape.swapping.render import in_a_sentence
 from attnworks.reshape.swapping.swap import Swap
 from attnworks.reshape.swapping.trials import Present, SwapTrial
 from attnworks.reshape.texts import split_corpus
@@ -161,7 +160,7 @@ def _trace(home: Path) -> Material:
     return Material("trace", file.parent, lambda place: read_trace(place / file.name), use)
 
 
-def advised_mix() -> PageAdvice:
+def advised_mix() -> Advice:
     """Advice with a mix to take, times with intervals, and a faster mix whose loss rose too much."""
     trials = (
         SwapTrial("enc.0", "window:window=4", 0.01, 0.125, 7, time_interval=(0.45, 0.55)),
@@ -169,24 +168,23 @@ def advised_mix() -> PageAdvice:
         SwapTrial("dec.0", "linear", reason="is of no use"),
     )
     present = tuple(Present(slot, ("dense", "dense"), 0.25, 19) for slot in ("enc.0", "dec.0"))
-    advice = Advice(
+    return Advice(
         length=11, tried_at=7, present=present, trials=trials,
         chosen={"enc.0": "window:window=4"}, error=0.007, loss=2.0, rise=-0.01, time_ratio=0.75,
         time_interval=(0.7, 0.8), sentence_loss=1.5, sentence_rise=0.01, model_time_ratio=0.8,
         model_time_interval=(0.75, 0.85), model_time_least=0.7, refused=RefusedMix(7, 2.0, 3.0), notes=("Two layers.",),
+        model="model", command="attnworks swap model --layers enc.0=window:window=4 --out FOLDER",
     )  # fmt: skip
-    return PageAdvice("model", 0.02, advice, "attnworks reshape swap model --layers enc.0=window:window=4 --out FOLDER")
 
 
 def _advice(home: Path) -> Material:
     made = advised_mix()
     file = home / "advice" / "advice.json"
     file.parent.mkdir()
-    told = {"model": made.model, "max_error": made.max_error, **asdict(made.advice), "command": made.command}
-    file.write_text(json.dumps(with_sha256(told), indent=2))
+    file.write_text(json.dumps(made.to_json(), indent=2))
 
     def use(made: Any) -> None:
-        in_a_sentence(made.advice, made.max_error)
+        in_a_sentence(made)
         page_contents([PageExam(made_exam(), "exam")], advice=made)
 
     return Material("advice", file.parent, lambda place: read_advice(place / file.name), use)

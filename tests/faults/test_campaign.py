@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from attnworks.cli.advise_display import in_a_sentence
 from attnworks.core.errors import FolderError
 from attnworks.reshape.history import receipts
+from attnworks.reshape.swapping.render import in_a_sentence
 from tests.faults.campaign import BAD, Campaign
 from tests.faults.kills import without_waiting
 from tests.faults.material import Material
@@ -59,7 +59,7 @@ def test_every_kind_of_receipt_is_attacked(campaign: Campaign) -> None:
 def test_advice_that_is_attacked_has_a_mix(campaign: Campaign) -> None:
     material = campaign.materials[NAMES.index("advice")]
     made: Any = material.read(material.home)
-    assert "x faster (1.25 to 1.43)" in in_a_sentence(made.advice, made.max_error)
+    assert "x faster (1.25 to 1.43)" in in_a_sentence(made)
 
 
 def test_a_pipe_in_the_place_of_metrics_is_refused(campaign: Campaign, tmp_path: Path) -> None:

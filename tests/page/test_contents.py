@@ -16,7 +16,7 @@ from attnworks.core.places import HeadId, Slot
 from attnworks.exam.examination import Examination
 from attnworks.exam.reading import Readings
 from attnworks.page.blobs import rounded
-from attnworks.page.contents import NO_SENTENCE, PageAdvice, PageExam, exam_label, heads_by_importance, page_contents
+from attnworks.page.contents import NO_SENTENCE, PageExam, exam_label, heads_by_importance, page_contents
 from attnworks.reshape.receipt import BeforeAfter, HealReport, Losses, Receipt
 from attnworks.reshape.swapping.advice import Advice
 from attnworks.reshape.swapping.trials import Present, SwapTrial
@@ -42,12 +42,10 @@ def receipt() -> Receipt:
     )  # fmt: skip
 
 
-def advised() -> PageAdvice:
+def advised() -> Advice:
     present = (Present("enc.0", ("dense", "dense"), 0.25, 19),)
-    advice = Advice(
-        11, 7, present, (SwapTrial("enc.0", "linear", reason="is of no use"),), {}, 0.0, 1.0, 0.0, 1.0, (1.0, 1.0)
-    )
-    return PageAdvice("model", 0.02, advice, None)
+    trials = (SwapTrial("enc.0", "linear", reason="is of no use"),)
+    return Advice(11, 7, present, trials, {}, 0.0, 1.0, 0.0, 1.0, (1.0, 1.0), model="model")
 
 
 def test_the_page_has_the_keys_of_its_contract() -> None:
@@ -63,7 +61,7 @@ def test_the_page_has_the_keys_of_its_contract() -> None:
     ):  # fmt: skip
         assert made.keys() == keys(name), name
     assert page["title"] == "a against b" and page["host"] == "file" and page["live"] is None
-    assert page["receipts"][0]["title"] == "prune 3 of 24 heads (by ablation)"
+    assert page["receipts"][0]["title"] == "Cut 3 of 24 heads (ranked by ablation)"
     assert page["advice"]["present"] == [{"slot": "enc.0", "spec": "dense", "seconds": 0.25, "flops": 19}]
     assert comparison["notes"] == ["only the first notes: note"]
 

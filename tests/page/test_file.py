@@ -77,7 +77,7 @@ def test_everything_in_one_page(folder: Path, tmp_path: Path) -> None:
     told = advised()
     files = (
         written(tmp_path / "trace.json", trace()),
-        written(tmp_path / "advice.json", {"model": "m", "max_error": 0.02, **asdict(told.advice), "command": None}),
+        written(tmp_path / "advice.json", asdict(told)),
     )
     out = attnworks.report([folder, other], tmp_path / "report.html", trace=files[0], advice=files[1])
     page = Seen(out.read_text()).page()
@@ -165,7 +165,7 @@ def test_odd_traces_are_refused_in_one_line(number: int, tmp_path: Path) -> None
 
 
 def test_files_of_older_versions_are_refused_with_the_command_that_writes_them_again(tmp_path: Path) -> None:
-    path, advice = tmp_path / "file.json", {"model": "m", "max_error": 0.02, **asdict(advised().advice)}
+    path, advice = tmp_path / "file.json", asdict(advised())
     older = r"got a file of an older version of attnworks; write it again: "
     written(path, trace() | {"format": 1})
     with pytest.raises(FolderError, match=older + "attnworks translate RUN TEXT --trace FILE"):
@@ -195,8 +195,8 @@ def test_what_is_no_json_or_too_large(tmp_path: Path, monkeypatch: pytest.Monkey
 
 @pytest.mark.parametrize("change", [{"model": 3}, {"command": 3}, {"max_error": "x"}, {"chosen": 3}, {"present": [3]}])
 def test_odd_advice_is_refused(change: dict[str, Any], tmp_path: Path) -> None:
-    whole = {"model": "m", "max_error": 0.02, **asdict(advised().advice), "command": None}
-    assert read_advice(written(tmp_path / "advice.json", whole)).advice == advised().advice
+    whole = asdict(advised())
+    assert read_advice(written(tmp_path / "advice.json", whole)) == advised()
     for odd in (whole | change, [], {key: whole[key] for key in whole if key not in change}):
         with pytest.raises(FolderError, match=r"expected (advice|JSON with its own sha256), got something else"):
             read_advice(written(tmp_path / "advice.json", odd))
@@ -214,14 +214,14 @@ def test_odd_advice_is_refused(change: dict[str, Any], tmp_path: Path) -> None:
     ids=str,
 )  # fmt: skip
 def test_advice_with_impossible_numbers_is_refused(change: dict[str, Any], tmp_path: Path) -> None:
-    whole = {"model": "m", "max_error": 0.02, **asdict(advised().advice), "command": None}
+    whole = asdict(advised())
     with pytest.raises(FolderError, match="expected advice, got something else"):
         read_advice(written(tmp_path / "advice.json", whole | change))
 
 
 def test_advice_with_a_mix_whose_loss_is_no_number_can_be_read(tmp_path: Path) -> None:
     refused = {"tokens": 7, "before": 1.0, "after": float("nan")}
-    whole = {"model": "m", "max_error": 0.02, **asdict(advised().advice), "command": None, "refused": refused}
+    whole = asdict(advised()) | {"refused": refused}
     shown = page_contents(
         [PageExam(made_exam(), "a")], advice=read_advice(written(tmp_path / "advice.json", whole))
     ).page
@@ -265,9 +265,9 @@ def test_a_trace_of_a_model_with_a_layer_that_lost_all_heads(tmp_path: Path) -> 
 
 
 def test_advice_for_another_model_is_refused(folder: Path, tmp_path: Path) -> None:
-    advice = asdict(advised().advice)
+    advice = asdict(advised())
     advice["present"][0]["slot"] = "dec.9"
-    file = written(tmp_path / "advice.json", {"model": "m", "max_error": 0.1, "command": None, **advice})
+    file = written(tmp_path / "advice.json", advice | {"max_error": 0.1})
     assert "expected layers of a model that was examined, got dec.9" in mistake(
         folder, "--advice", file, "--out", tmp_path / "report.html"
     )

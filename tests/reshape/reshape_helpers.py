@@ -9,8 +9,12 @@ from typing import Any
 
 import torch
 
+from attnworks.core.folders import new_folder
+from attnworks.hf.folder import is_hf_folder, save_hf
+from attnworks.hf.open import open_model
 from attnworks.models import AttentionConfig, Transformer, TransformerConfig, build
 from attnworks.models.build import PRESETS
+from attnworks.models.folder import load_model, save_model
 from attnworks.reshape.contract import ReshapeContext
 from attnworks.reshape.history import ModelFolder, write_outcome
 from attnworks.reshape.projection.project import Project
@@ -102,3 +106,17 @@ def files_of(folder: Path) -> dict[str, bytes]:
 def without_time(receipt: Receipt) -> Receipt:
     """All that two runs of the same reshape have in common."""
     return replace(receipt, seconds=0.0, time=None, time_interval=None)
+
+
+def load(folder: Path) -> Any:
+    """The model of a folder without its tokenizer, in the type that it is stored in."""
+    return open_model(str(folder), dtype=None).model if is_hf_folder(folder) else load_model(folder)
+
+
+def save(model: Any, folder: Path) -> Path:
+    """Write a model without a tokenizer."""
+    if isinstance(model, Transformer):
+        return save_model(model, folder)
+    with new_folder(folder) as scratch:
+        save_hf(model, scratch)
+    return folder

@@ -12,7 +12,6 @@ import torch
 from click.testing import CliRunner
 from safetensors.torch import load_file, save_file
 
-import attnworks
 from attnworks.cli import main
 from attnworks.core.errors import AttnworksError, FolderError, UsageError
 from attnworks.core.folders import BEST_POINTER, LAST_POINTER, best_checkpoint, read_pointer, seal, sha256
@@ -28,7 +27,7 @@ from attnworks.text.vocabulary import Vocabulary
 from attnworks.traces.own import OwnSubject
 from attnworks.training.run import Run
 from tests.exam_helpers import LINES, save_tiny, write_lines
-from tests.reshape.reshape_helpers import files_of, project_folder, small_run, texts, without_time
+from tests.reshape.reshape_helpers import files_of, load, project_folder, small_run, texts, without_time
 from tests.training.training_helpers import SMALL, recipe, write_pairs
 
 
@@ -74,8 +73,8 @@ def test_receipts_first_to_last(chain: Chain) -> None:
     assert receipts(chain.first) == chain.done[:1] and receipts(chain.second) == chain.done
     first, second = chain.done
     assert list(first.done) == ["enc.0.0", "enc.0.1"] and list(second.done) == ["dec.0.1"]
-    assert first.fingerprint[1] == second.fingerprint[0] == weights_fingerprint(attnworks.load(chain.first))
-    assert second.fingerprint[1] == weights_fingerprint(attnworks.load(chain.second))
+    assert first.fingerprint[1] == second.fingerprint[0] == weights_fingerprint(load(chain.first))
+    assert second.fingerprint[1] == weights_fingerprint(load(chain.second))
     assert second.loss.before == first.loss.after and second.loss.healed is not None
     assert second.parameters.before == first.parameters.after < first.parameters.before
 
@@ -107,7 +106,7 @@ def test_undoing_gives_the_files_of_before(chain: Chain, tmp_path: Path) -> None
     kept = {name: data for name, data in chain.files.items() if name != "metrics.jsonl"}
     assert {name: data for name, data in files_of(tmp_path / "none").items() if name in kept} == kept
     assert not (tmp_path / "none" / "history").exists()
-    assert weights_fingerprint(attnworks.load(tmp_path / "none")) == chain.done[0].fingerprint[0]
+    assert weights_fingerprint(load(tmp_path / "none")) == chain.done[0].fingerprint[0]
 
 
 def test_nothing_to_undo(chain: Chain, tmp_path: Path) -> None:
@@ -126,7 +125,7 @@ def test_places_that_are_taken(chain: Chain, tmp_path: Path, what: str) -> None:
         out.mkdir()
         (out / "mine").write_text("mine")
     before = files_of(tmp_path)
-    model = attnworks.load(chain.second)
+    model = load(chain.second)
     for attempt in (
         lambda: undo(str(chain.second), out),
         lambda: replay(str(chain.second), str(chain.run), out),
@@ -142,11 +141,11 @@ def test_doing_it_again_gives_the_same_bits(chain: Chain, tmp_path: Path) -> Non
     pairs = replay(str(chain.second), str(chain.run), tmp_path / "again")
     assert [then for then, _ in pairs] == chain.done
     assert all(same_but_for_time(then, now) for then, now in pairs)
-    assert weights_fingerprint(attnworks.load(tmp_path / "again")) == chain.done[1].fingerprint[1]
+    assert weights_fingerprint(load(tmp_path / "again")) == chain.done[1].fingerprint[1]
     assert receipts(tmp_path / "again") == [now for _, now in pairs]
     assert {path.name for path in tmp_path.iterdir()} == {"again"}, "what was in between is gone"
     undo(str(tmp_path / "again"), tmp_path / "back")
-    assert weights_fingerprint(attnworks.load(tmp_path / "back")) == chain.done[0].fingerprint[1]
+    assert weights_fingerprint(load(tmp_path / "back")) == chain.done[0].fingerprint[1]
 
 
 def test_doing_it_to_another_model(chain: Chain, tmp_path: Path) -> None:
@@ -154,7 +153,7 @@ def test_doing_it_to_another_model(chain: Chain, tmp_path: Path) -> None:
     longer.train()
     ((then, now),) = replay(str(chain.first), str(tmp_path / "other"), tmp_path / "out")
     assert then.asked == now.asked and then.fingerprint != now.fingerprint
-    assert now.fingerprint[0] == weights_fingerprint(attnworks.load(tmp_path / "other"))
+    assert now.fingerprint[0] == weights_fingerprint(load(tmp_path / "other"))
 
 
 def test_nothing_to_do_again(chain: Chain, tmp_path: Path) -> None:
@@ -167,10 +166,10 @@ def test_a_reshaped_run_goes_on(chain: Chain, tmp_path: Path) -> None:
     run = Run.resume(Path(shutil.copytree(chain.second, tmp_path / "run")), steps=6)
     assert run.progress.step == 3 and weights_fingerprint(run.model) == chain.done[1].fingerprint[1]
     assert isinstance(run.model, Transformer)
-    assert mechanisms_of(run.model) == mechanisms_of(attnworks.load(chain.second))
+    assert mechanisms_of(run.model) == mechanisms_of(load(chain.second))
     run.train()
     assert run.progress.step == 6 and run.progress.best_step == 6
-    trained = attnworks.load(tmp_path / "run")
+    trained = load(tmp_path / "run")
     assert mechanisms_of(trained) == mechanisms_of(run.model) and weights_fingerprint(trained) == weights_fingerprint(
         run.model
     )
@@ -178,7 +177,7 @@ def test_a_reshaped_run_goes_on(chain: Chain, tmp_path: Path) -> None:
     assert weights_fingerprint(again.model) == weights_fingerprint(run.model) and again.optimizer.state
     assert receipts(tmp_path / "run") == chain.done
     undo(str(tmp_path / "run"), tmp_path / "back")
-    assert weights_fingerprint(attnworks.load(tmp_path / "back")) == chain.done[1].fingerprint[0]
+    assert weights_fingerprint(load(tmp_path / "back")) == chain.done[1].fingerprint[0]
 
 
 def test_a_reshaped_run_translates(chain: Chain) -> None:
@@ -199,9 +198,7 @@ def test_every_head_of_a_run(chain: Chain, tmp_path: Path) -> None:
     assert len(receipt.done) == 4
     run = Run.resume(home / "all", steps=5)
     run.train()
-    assert run.progress.step == 5 and weights_fingerprint(attnworks.load(home / "all")) == weights_fingerprint(
-        run.model
-    )
+    assert run.progress.step == 5 and weights_fingerprint(load(home / "all")) == weights_fingerprint(run.model)
 
 
 def test_what_a_mechanism_drew_is_kept(tmp_path: Path) -> None:
@@ -210,9 +207,7 @@ def test_what_a_mechanism_drew_is_kept(tmp_path: Path) -> None:
     by_position = "structured:members=-1/first/mean,error=none,learned=false"
     Run.create(recipe(corpus, steps=1, mechanism=by_position), tmp_path / "run").train()
     project_folder(tmp_path / "run", "enc.0.1", tmp_path / "out", form="self")
-    assert weights_fingerprint(Run.resume(tmp_path / "out").model) == weights_fingerprint(
-        attnworks.load(tmp_path / "out")
-    )
+    assert weights_fingerprint(Run.resume(tmp_path / "out").model) == weights_fingerprint(load(tmp_path / "out"))
 
 
 # Models of Hugging Face ----------------------------------------------------------------------------------------------
@@ -299,7 +294,7 @@ def test_a_damaged_history_is_found_before_text_is_read(
         "project": ["project", str(damaged), "--heads", "enc.0.0"],
         "replay": ["replay", str(chain.first), "--on", str(damaged)],
     }
-    result = CliRunner().invoke(main, ["reshape", *words[command], "--out", str(out)])
+    result = CliRunner().invoke(main, [*words[command], "--out", str(out)])
     assert isinstance(result.exception, SystemExit) and result.exit_code, result.output
     assert "the file that was kept" in result.stderr and not out.exists()
 
@@ -307,7 +302,7 @@ def test_a_damaged_history_is_found_before_text_is_read(
 def test_a_receipt_that_could_not_be_read_again_is_not_written(chain: Chain, tmp_path: Path) -> None:
     receipt = replace(chain.done[0], loss=replace(chain.done[0].loss, after=float("nan")))
     with pytest.raises(FolderError, match=r"loss\.after nan") as error:
-        write_outcome(attnworks.load(chain.first), receipt, ModelFolder.of(str(chain.run)), tmp_path / "out")
+        write_outcome(load(chain.first), receipt, ModelFolder.of(str(chain.run)), tmp_path / "out")
     assert refused(error) and not list(tmp_path.iterdir())
 
 
@@ -416,4 +411,4 @@ def test_weights_keep_the_type_that_they_are_stored_in(tmp_path: Path) -> None:
     given = split_file(write_lines(tmp_path / "text.txt", LINES))
     receipt = project_folder(source, "0.*", tmp_path / "out", given, ReshapeSettings(steps=1))
     assert receipt.numbers == ("float32", "cpu")
-    assert {tensor.dtype for tensor in attnworks.load(tmp_path / "out").parameters()} == {torch.float16}
+    assert {tensor.dtype for tensor in load(tmp_path / "out").parameters()} == {torch.float16}

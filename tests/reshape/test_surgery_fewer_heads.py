@@ -12,7 +12,6 @@ import torch
 import transformers
 from torch import Tensor, nn
 
-import attnworks
 from attnworks.core.errors import AttnworksError, UsageError
 from attnworks.core.places import Slot
 from attnworks.hf.anatomy import HeadsIn
@@ -30,6 +29,7 @@ from tests.covering import covering
 from tests.helpers import assert_close
 from tests.hf.test_heads import grow, read
 from tests.model_helpers import change_config, filled, pure_config
+from tests.reshape.reshape_helpers import load, save
 from tests.tiny_models import TINY, inputs, shared
 
 CUTTABLE = tuple(name for name in TINY if not name.startswith("albert"))
@@ -102,14 +102,14 @@ def test_removed_is_silenced(name: str, which: Callable[[nn.Module], Kept], tmp_
     assert_close(read(new), read(silenced(model, which(model))))
     assert not torch.allclose(read(new), read(model))
     assert sum(p.numel() for p in new.parameters()) < sum(p.numel() for p in model.parameters())
-    folder = attnworks.save(new, tmp_path / "cut")
-    again = attnworks.load(folder)
+    folder = save(new, tmp_path / "cut")
+    again = load(folder)
     assert weights_fingerprint(again) == weights_fingerprint(new)
     assert_close(read(again), read(new))
     assert again.config.attnworks_heads == {**new.config.attnworks_heads}
     with pytest.raises(ValueError, match="attnworks-"):
         transformers.AutoModel.from_pretrained(folder)
-    assert "attnworks.load" in (folder / "README.md").read_text()
+    assert "attnworks.open" in (folder / "README.md").read_text()
 
 
 @pytest.mark.parametrize("name", MAIN)
@@ -206,10 +206,10 @@ def test_what_transformers_can_represent(name: str, tmp_path: Path) -> None:
     new = cut(model, {slot: list(range(per)) for slot, (_, per) in groups(model).items()})
     plain = to_standard(new)
     assert plain is not new and not hasattr(plain.config, "attnworks") and not hasattr(plain.config, "attnworks_heads")
-    folder = attnworks.save(plain, tmp_path / "plain")
+    folder = save(plain, tmp_path / "plain")
     opened: Any = type(new).from_pretrained(folder, dtype=torch.float64)
     assert_close(read(opened), read(silenced(model, {s: list(range(per)) for s, (_, per) in groups(model).items()})))
-    assert_close(read(attnworks.load(folder)), read(new))
+    assert_close(read(load(folder)), read(new))
 
 
 def test_what_transformers_cannot_represent() -> None:
@@ -239,7 +239,7 @@ def test_cut_and_grown(name: str, tmp_path: Path) -> None:
     assert_close(read(cut_after), read(silenced(second, {slot: kept})))
     assert_close(read(cut(cut_after, {slot: [2]})), read(silenced(second, {slot: kept[-1:]})))
     for number, one in enumerate((first, cut_after, cut(cut_after, {slot: [2]}), cut(cut_after, {slot: []}))):
-        again = attnworks.load(attnworks.save(one, tmp_path / str(number)))
+        again = load(save(one, tmp_path / str(number)))
         assert weights_fingerprint(again) == weights_fingerprint(one) and torch.equal(read(again), read(one))
 
 
@@ -254,7 +254,7 @@ def test_cut_after_other_mechanisms(name: str, kept: list[int], tmp_path: Path) 
         kept = [per * group + place for group in kept[: heads // per] for place in range(per) if group < heads // per]
     new = cut(given, {slot: kept})
     assert_close(read(new), read(silenced(given, {slot: kept})))
-    again = attnworks.load(attnworks.save(new, tmp_path / "cut"))
+    again = load(save(new, tmp_path / "cut"))
     assert weights_fingerprint(again) == weights_fingerprint(new)
     assert_close(read(again), read(new))
 
@@ -265,10 +265,10 @@ def test_cut_after_other_mechanisms(name: str, kept: list[int], tmp_path: Path) 
     ids=str,
 )
 def test_other_heads_are_not_believed(heads: object, tmp_path: Path) -> None:
-    folder = attnworks.save(cut(shared("bert"), {Slot.parse("enc.0"): [1]}), tmp_path / "cut")
+    folder = save(cut(shared("bert"), {Slot.parse("enc.0"): [1]}), tmp_path / "cut")
     change_config(folder, attnworks_heads=heads)
     with pytest.raises(AttnworksError) as error:
-        attnworks.load(folder)
+        load(folder)
     assert "\n" not in str(error.value)
 
 
@@ -319,7 +319,7 @@ def test_own_models(name: str, kept: tuple[int, ...], every: int, tmp_path: Path
         assert_close(new(source, target), expected(source, target))
     found, other = (greedy(one, source, None, bos=1, eos=2, max_new_tokens=9) for one in (new, expected))
     assert [one.tokens for one in found] == [one.tokens for one in other]
-    again = attnworks.load(attnworks.save(new, tmp_path / "cut"))
+    again = load(save(new, tmp_path / "cut"))
     assert weights_fingerprint(again) == weights_fingerprint(new) and again.config == new.config
 
 
@@ -357,7 +357,7 @@ def test_numbers_of_heads_that_a_config_refuses(tmp_path: Path) -> None:
     assert to_standard(new) is new
     ids = {"input_ids": torch.arange(1, 12).unsqueeze(0)}
     with torch.no_grad():
-        again = attnworks.load(attnworks.save(new, tmp_path / "cut"))
+        again = load(save(new, tmp_path / "cut"))
         assert_close(again(**ids).logits, new(**ids).logits)
 
 
@@ -369,7 +369,7 @@ def test_one_structured_head_of_each_group(name: str, tmp_path: Path) -> None:
     given = with_mechanisms(model, {slot: ("dense", BAND, *("dense",) * (heads - 2))})
     kept = [1, *range(per, heads, per)]
     new = cut(given, {slot: kept})
-    again = attnworks.load(attnworks.save(new, tmp_path / "cut"))
+    again = load(save(new, tmp_path / "cut"))
     assert weights_fingerprint(again) == weights_fingerprint(new)
     assert_close(read(again), read(new))
     assert_close(read(cut(new, {slot: [1]})), read(silenced(given, {slot: kept[1:2]})))
@@ -380,7 +380,7 @@ def test_rotary_frequencies_stay_exact(tmp_path: Path) -> None:
     model.model.rotary_emb.inv_freq = model.model.rotary_emb.inv_freq.float()
     plain: Any = to_standard(cut(model, {slot: list(range(per)) for slot, (_, per) in groups(model).items()}))
     ours = cut(model, {Slot.parse("dec.0"): []})
-    opened = open_model(str(attnworks.save(ours, tmp_path / "cut")), dtype="bfloat16").model
+    opened = open_model(str(save(ours, tmp_path / "cut")), dtype="bfloat16").model
     for one in (plain, opened):
         assert one.model.rotary_emb.inv_freq.dtype == torch.float32 and next(one.parameters()).dtype == torch.bfloat16
 

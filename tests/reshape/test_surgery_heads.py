@@ -13,7 +13,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-import attnworks
 from attnworks.attention import Mask
 from attnworks.attention.heads import HeadMatrices, HeadWidths
 from attnworks.core.errors import UsageError
@@ -24,6 +23,7 @@ from attnworks.models.folder import weights_fingerprint
 from attnworks.reshape.growth.apply import stretched, stretched_state
 from attnworks.reshape.surgery import anatomy_of, mechanisms_of, put_heads, refusal_to_grow, with_mechanisms
 from tests.model_helpers import D_E, attention_config, close, filled, randn, the, tokens, transformer
+from tests.reshape.reshape_helpers import load, save
 
 K_WIDTHS, V_WIDTHS = (5, 2, 3), (1, 7, 4)
 B, N, J = 2, 5, 7
@@ -248,7 +248,7 @@ def test_columns_of_zeros_change_nothing(changes: dict[str, Any]) -> None:
 @pytest.mark.parametrize("attention", [attention_config(), UNEQUAL], ids=["equal", "unequal"])
 def test_saved_and_loaded(attention: AttentionConfig, tmp_path: Path) -> None:
     model = widened(transformer(attention=attention))
-    opened = attnworks.load(attnworks.save(model, tmp_path / "grown"))
+    opened = load(save(model, tmp_path / "grown"))
     assert isinstance(opened, Transformer) and opened.config == model.config
     assert weights_fingerprint(opened) == weights_fingerprint(model) and torch.equal(
         scores(opened.double()), scores(model)

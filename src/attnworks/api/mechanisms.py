@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -13,9 +14,9 @@ from attnworks.core.display import Progress, silent
 from attnworks.reshape.receipt import Receipt
 from attnworks.reshape.run import ReshapeSettings, reshape_context
 from attnworks.reshape.swapping.advice import Advice, find_advice
-from attnworks.reshape.swapping.swap import Swap
+from attnworks.reshape.swapping.swap import Swap, pairs_of
 from attnworks.reshape.texts import CALIBRATION_PAIRS, HELD_OUT_SENTENCES
-from attnworks.text.sources import Texts
+from attnworks.text.sources import Texts, is_corpus
 from attnworks.traces.subject import Subject
 
 if TYPE_CHECKING:
@@ -135,7 +136,19 @@ def advise(
     split = replace(split, learn=split.learn[:sentences])
     settings = ReshapeSettings(objective, batch_tokens=batch_tokens, seed=seed)
     context = reshape_context(asked, opened, split, settings, progress)
-    return find_advice(context, asked.to, max_error=max_error, length=length)
+    advice = find_advice(context, asked.to, max_error=max_error, length=length)
+    name = str(subject) if isinstance(subject, str | os.PathLike) else str(opened.folder or opened.name)
+    return replace(advice, model=name, command=_swap_command(name, advice, texts, objective) if advice.chosen else None)
+
+
+def _swap_command(model: str, advice: Advice, texts: Texts, objective: object) -> str:
+    """The command that makes a model with the mix of an advice."""
+    words = ["attnworks", "swap", model, "--layers", pairs_of(advice.chosen), "--length", str(advice.length)]
+    if isinstance(texts, str | os.PathLike):
+        words += ["--corpus" if isinstance(texts, str) and is_corpus(texts) else "--text", str(texts)]
+    if isinstance(objective, str):
+        words += ["--objective", objective]
+    return f"{shlex.join(words)} --out FOLDER"
 
 
 def _names(to: str | Sequence[str]) -> tuple[str, ...]:

@@ -13,7 +13,7 @@ from attnworks.core.display import Progress, silent
 from attnworks.core.errors import UsageError
 from attnworks.reshape.contract import Reshape
 from attnworks.reshape.history import ModelFolder, check_history, receipts_of, write_outcome
-from attnworks.reshape.receipt import Receipt
+from attnworks.reshape.receipt import History, Receipt
 from attnworks.reshape.run import ReshapeSettings, run_reshape
 from attnworks.reshape.texts import (
     CALIBRATION_PAIRS,
@@ -120,10 +120,15 @@ def read_split(subject: Subject, texts: Texts, *, pairs: int, sentences: int, se
     return replace(split, learn=split.learn[:pairs], held_out=split.held_out[:sentences])
 
 
-def history(path: AnyPath) -> list[Receipt]:
+def history(path: AnyPath) -> History:
     """The receipts of all reshapes of a model, first to last.
 
     Args:
         path: A run or model folder, or the id of a Hugging Face model in the local cache.
+
+    Returns:
+        A list of `Receipt`, which is empty for a model that was never reshaped.
+
+    >>> attnworks.history("runs/half")  # doctest: +SKIP
     """
-    return receipts_of(str(path))
+    return History(receipts_of(str(path)), str(path))

@@ -267,7 +267,7 @@ def _carry_tensors(
 def check_held(held: Sequence[int], kept: Sequence[int], slot: Slot) -> None:
     """Refuse heads that need W_Q and W_K but have lost them."""
     if lost := sorted({*kept} - {*held}):
-        asked, remedy = f"queries and keys in head {slot}.{lost[0]}", "undo the reshape: attnworks reshape undo"
+        asked, remedy = f"queries and keys in head {slot}.{lost[0]}", "undo the reshape: attnworks undo"
         raise UsageError(asked, "a head that has them", "one that attends by position alone", remedy)
 
 

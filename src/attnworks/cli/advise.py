@@ -1,4 +1,4 @@
-"""`attnworks advise`: which attention mechanisms would do in a model, and what they would save."""
+"""`attnworks advise`: what a cheaper attention would cost."""
 
 from __future__ import annotations
 
@@ -7,44 +7,79 @@ from typing import Any
 
 import click
 
-from attnworks.cli.options import compute_options, prepare
+from attnworks.cli.options import compute_options, json_option, prepare, take_texts, text_options
+from attnworks.cli.reshape_verbs import batch_tokens_option, objective_option
 
 
 @click.command()
 @click.argument("model")
 @click.option(
-    "--n", "length", type=click.IntRange(2, 2**15), help="Measure time at this length.  [default: the text's]"
+    "--to",
+    multiple=True,
+    metavar="SPEC",
+    help="Mechanism to try, for example window:window=64; repeat for several.  [default: all that could be faster]",
 )
-@click.option("--max-error", type=click.FloatRange(0, 1), default=0.02, show_default=True, help="Largest root mean "
-              "square over the layers of the error of attention; and largest rise of the loss.")  # fmt: skip
-@click.option("--to", multiple=True, metavar="SPEC", help="A mechanism to try, such as window:window=64; may be given "
-              "several times.  [default: all that could pay]")  # fmt: skip
-@click.option("--corpus", help="Read a corpus, as for attnworks train.  [default: that of the run, or grammar]")
-@click.option("--text", type=click.Path(path_type=Path), help="Read the lines of this file instead.")
-@click.option("--sentences", type=click.IntRange(1), metavar="N", default=1024, show_default=True, help="Read at most "
-              "N sentences.")  # fmt: skip
-@click.option("--objective", help="Loss: lm, mlm, seq2seq or embedding.  [default: that of the model]")
 @click.option(
-    "--batch-tokens", type=click.IntRange(1), default=2048, show_default=True, help="Padded tokens of a batch."
+    "--max-error",
+    type=click.FloatRange(0, 1),
+    default=0.02,
+    show_default=True,
+    help="Largest RMS error of attention over the layers, and largest relative rise of the loss.",
 )
-@click.option("--plot", type=click.Path(path_type=Path), metavar="FILE.svg", help="Draw error against speed.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object and nothing else.")
+@click.option(
+    "--length",
+    type=click.IntRange(2, 2**15),
+    metavar="N",
+    help="Sequence length to measure time at.  [default: mean length of the text]",
+)
+@text_options("every fourth line is left out", "the run's own corpus, or grammar")
+@click.option(
+    "--sentences",
+    type=click.IntRange(1),
+    metavar="N",
+    default=1024,
+    show_default=True,
+    help="Measure errors on at most N sentences.",
+)
+@objective_option
+@batch_tokens_option(2048)
+@click.option(
+    "--plot",
+    type=click.Path(path_type=Path),
+    metavar="FILE.svg",
+    help="Write a picture of error against speed to this file.",
+)
+@json_option
 @compute_options()
-def advise(model: str, **options: Any) -> None:
-    """Say which attention mechanisms could take the place of those in a model, and which mix of them to take.
+def advise(model: str, plot: Path | None, **options: Any) -> None:
+    """Say what a cheaper attention would cost, and which mix of mechanisms to take.
 
     MODEL is a run of attnworks train, or a Hugging Face model; it stays as it is. Every mechanism is tried in every
-    layer on the true queries, keys and values of text: the error of the layer's output, the measured time of its
-    attention at length --n, and the FLOPs. The mix that is advised is the fastest with an error within --max-error; if
-    its loss rises by more than this share, the fastest with at most half the error, and so on.
+    layer on the queries, keys and values of the text: the error of the layer's output, the measured time of its
+    attention at --length, and the FLOPs. The recommended mix is the fastest one with an error within --max-error. If
+    its loss rises by more than this share, the fastest mix with at most half the error is tried next, and so on.
 
     \b
     Examples:
-      attnworks advise runs/first --n 1024
-      attnworks advise bert-folder --n 512 --max-error 0.05 --to window:window=64 --to linear
-      attnworks advise runs/first --n 4096 --text lines.txt --plot advice.svg --json
+      attnworks advise runs/first --length 1024
+      attnworks advise bert-folder --length 512 --max-error 0.05 --to window:window=64 --to linear
+      attnworks advise runs/first --length 4096 --text lines.txt --plot advice.svg --json
     """
-    prepare(options["device"], options["threads"], options["seed"])
-    from attnworks.cli.advise_display import advise_and_show
+    as_json = prepare(options)
+    texts = take_texts(options)
+    import attnworks
+    from attnworks.cli.console import console, print_json, progress_display
+    from attnworks.core.plotting import check_picture
 
-    advise_and_show(model, options)
+    if plot is not None:
+        check_picture(plot)
+    with progress_display("advise", quiet=as_json) as progress:
+        advice = attnworks.advise(model, texts, **options, progress=progress)
+    if as_json:
+        print_json(advice.to_json())
+    else:
+        console().print(advice)
+    if plot is not None:
+        advice.plot(plot)
+        if not as_json:
+            console().print(f"Picture {plot}", markup=False, soft_wrap=True)

@@ -20,11 +20,8 @@ def history(model: str, as_json: bool) -> None:
     import attnworks
     from attnworks.cli.console import console, print_json
 
-    receipts = attnworks.history(model)
+    found = attnworks.history(model)
     if as_json:
-        print_json({"receipts": [receipt.to_json() for receipt in receipts]})
-        return
-    if not receipts:
-        console().print(f"{model} was never reshaped.", markup=False)
-    for number, receipt in enumerate(receipts, 1):
-        console().print(f"[bold]{number}.[/]", receipt)
+        print_json(found.to_json())
+    else:
+        console().print(found)

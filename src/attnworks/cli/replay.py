@@ -30,13 +30,9 @@ def replay(model: str, on: str, out: Path, as_json: bool, threads: int | None) -
     from attnworks.cli.console import console, print_json, progress_display
 
     with progress_display("replay", quiet=as_json) as progress:
-        pairs = attnworks.replay(model, on, out, progress=progress)
+        replayed = attnworks.replay(model, on, out, progress=progress)
     if as_json:
-        replayed = [{"then": then.to_json(), "now": now.to_json()} for then, now in pairs]
-        print_json({"replayed": replayed, "out": str(out)})
+        print_json({**replayed.to_json(), "out": str(out)})
         return
-    for number, (then, now) in enumerate(pairs, 1):
-        console().print(f"[bold]{number}.[/]", now)
-        same = then.fingerprint[1] == now.fingerprint[1]
-        console().print(f"The weights are {'the same as then, bit for bit' if same else 'not those of then'}.")
+    console().print(replayed)
     show_saved(out)

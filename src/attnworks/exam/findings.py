@@ -143,7 +143,9 @@ def _advice(model: ModelReadings, group: str, heads: list[HeadValue]) -> str:
         forms = model.labels("structure.form")
         fixed = [head for head in heads if not head.crosses and forms.get(head.id, group) != NO_ROLE]
         which = them if len(fixed) == len(heads) else f"{len(fixed)} of them"
-        return f": content matters little{f', so a fixed form may replace {which}; try reshape project' * bool(fixed)}"
+        return (
+            f": content matters little{f', so a fixed form may replace {which}; try attnworks project' * bool(fixed)}"
+        )
     if group in CONTENT_ROLES:
         return f": content decides, so no fixed form can replace {them}"
     return f": {SINK_ADVICE}" if group in ("first", "delimiter") else ""
@@ -184,7 +186,7 @@ def structured_heads(model: ModelReadings) -> Iterator[ExamFinding]:
     heads = [HeadValue(head, explained[head]) for head in sorted(forms, key=lambda head: -explained[head])]
     best, counts = heads[0], Counter(forms.values()).most_common()
     what = f"a structured form, which explains at least half of {_their(heads)} attention"
-    advice = "" if all(head.crosses for head in heads) else ": try reshape project"
+    advice = "" if all(head.crosses for head in heads) else ": try attnworks project"
     text = f"{len(heads)} of {len(labels)} heads {_verb('has', heads)} {what}{advice} "
     text += f"({', '.join(f'{count} {FORM_NAMES[form]}' for form, count in counts)}; "
     text += f"{FORM_NAMES[forms[best.id]]} explains {_percent(best.value)} of {model.name_of(best)})"
@@ -209,7 +211,7 @@ def redundant_heads(model: ModelReadings) -> Iterator[ExamFinding]:
         distance, one, other = min(pairs)
         more = f"; {counted(len(pairs) - 1, 'more pair')}" if len(pairs) > 1 else ""
         text = f"heads {model.name_of(one)} and {model.name_of(other)} attend to the same keys: one of them may be "
-        text += f"enough; try reshape prune (distance {format_number(distance)}{more})"
+        text += f"enough; try attnworks prune (distance {format_number(distance)}{more})"
         names = dict.fromkeys(str(head.id) for pair in sorted(pairs) for head in pair[1:])
         weight = 0.6 + 0.1 * (1 - distance / MAX_TWIN_DISTANCE)
         yield ExamFinding(text, weight, ("redundancy.distance",), tuple(names))
@@ -229,13 +231,13 @@ def ablated_heads(model: ModelReadings) -> Iterator[ExamFinding]:
         several = len(idle) > 1
         listed = f" ({_listed(model, idle)})" if several else ""
         text = f"{_counted(model, idle, len(heads))}{listed} can probably be removed{', one at a time' * several}: try "
-        text += f"reshape prune; the loss changes by less than {format_number(NEGLIGIBLE_LOSS_CHANGE)} without "
+        text += f"attnworks prune; the loss changes by less than {format_number(NEGLIGIBLE_LOSS_CHANGE)} without "
         text += "any of them" if several else "it"
         yield ExamFinding(text, 0.65 + 0.2 * len(idle) / len(heads), (name,), _names(idle))
     if harmful:
         worst = min(harmful, key=lambda head: head.value)
         without = f"{model.name_of(worst)}, the worst" if len(harmful) > 1 else "it"
-        text = f"{_counted(model, harmful)} {_verb('does', harmful)} harm on this text: try reshape prune; "
+        text = f"{_counted(model, harmful)} {_verb('does', harmful)} harm on this text: try attnworks prune; "
         text += f"the loss is {format_number(-worst.value)} lower without {without}"
         yield ExamFinding(text, 0.75, (name,), _names(harmful))
     if needed and len(heads) > 1:
@@ -270,7 +272,7 @@ def narrow_heads(model: ModelReadings) -> Iterator[ExamFinding]:
         heads = [head for head in all_heads if head.value > 0]
         if heads:
             most = max(heads, key=lambda head: head.value)
-            text = f"{_counted(model, heads, len(all_heads))} would gain from wider {what}: try reshape grow; "
+            text = f"{_counted(model, heads, len(all_heads))} would gain from wider {what}: try attnworks grow; "
             text += f"the loss should fall by {format_number(most.value)} per 1000 parameters"
             text += f" in {model.name_of(most)}, the most" if len(heads) > 1 else ""
             yield ExamFinding(text, 0.7, (name,), _names(heads))

@@ -93,22 +93,6 @@ class PageExam:
 
 
 @dataclass(frozen=True)
-class PageAdvice:
-    """Advice for a model within a maximum error, and the command that carries it out."""
-
-    model: str
-    max_error: float
-    advice: Advice
-    command: str | None
-
-    def to_json(self) -> dict[str, Any]:
-        table = asdict(self.advice)
-        for layer in table["present"]:
-            layer["spec"] = ", ".join(dict.fromkeys(layer.pop("by_head")))
-        return {"model": self.model, "max_error": self.max_error, **table, "command": self.command}
-
-
-@dataclass(frozen=True)
 class Contents:
     """The page as JSON, and blobs by name."""
 
@@ -136,7 +120,7 @@ def page_contents(
     exams: Sequence[PageExam],
     *,
     host: Host = "file",
-    advice: PageAdvice | None = None,
+    advice: Advice | None = None,
     receipts: Iterable[Receipt] = (),
     live: Mapping[str, Any] | None = None,
     largest: float = MAX_PAGE_BYTES,
@@ -163,7 +147,7 @@ def page_contents(
         "host": host,
         "title": " against ".join(exam.label for exam in exams),
         "comparison": rounded(comparison),
-        "advice": None if advice is None else rounded(advice.to_json()),
+        "advice": None if advice is None else rounded(advice_contents(advice)),
         "receipts": rounded([receipt_contents(receipt) for receipt in receipts]),
         "claims": "claims",
         "live": live,
@@ -217,6 +201,14 @@ def receipt_contents(receipt: Receipt) -> dict[str, Any]:
     keys = ("reshape", "objective", "done", "loss", "parameters", "flops", "bytes", "time", "scores", "facts")
     more = ("time_interval", "loss_at_length", "seconds", "length")
     return {"title": receipt.title, **{key: table[key] for key in (*keys, *more)}}
+
+
+def advice_contents(advice: Advice) -> dict[str, Any]:
+    """The `Advice` of a page."""
+    table = asdict(advice)
+    for layer in table["present"]:
+        layer["spec"] = ", ".join(dict.fromkeys(layer.pop("by_head")))
+    return table
 
 
 def exam_label(exam: Examination) -> str:

@@ -13,11 +13,12 @@ from attnworks.core.errors import FolderError, UsageError
 from attnworks.core.folders import disk_errors, write_file
 from attnworks.exam.examination import Examination
 from attnworks.exam.folder import read_exam
-from attnworks.page.contents import Contents, PageAdvice, PageExam, exam_label, page_contents
+from attnworks.page.contents import Contents, PageExam, exam_label, page_contents
 from attnworks.page.html import page_html
 from attnworks.page.inputs import TRACE, read_advice, read_trace
 from attnworks.reshape.history import receipts_of
 from attnworks.reshape.receipt import Receipt
+from attnworks.reshape.swapping.advice import Advice
 
 AnyPath = str | os.PathLike[str]
 FRAME_HEIGHT = 720
@@ -120,9 +121,9 @@ def _page_exam(exam: PageExam | Examination | AnyPath) -> PageExam:
     raise UsageError("a report", expected, type(exam).__name__, remedy)
 
 
-def _advice(exams: Sequence[PageExam], file: Path) -> PageAdvice:
+def _advice(exams: Sequence[PageExam], file: Path) -> Advice:
     advice = read_advice(file)
-    _check_layers(exams, {now.slot for now in advice.advice.present}, f"the advice {file}")
+    _check_layers(exams, {now.slot for now in advice.present}, f"the advice {file}")
     return advice
 
 

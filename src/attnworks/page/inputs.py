@@ -16,7 +16,6 @@ from attnworks.core.json_records import parse
 from attnworks.core.places import Slot
 from attnworks.exam.examination import Examination, Pin
 from attnworks.models.decoding.translate import TRACE_FORMAT
-from attnworks.page.contents import PageAdvice
 from attnworks.page.sentences import PageSentence
 from attnworks.reshape.receipt import MAX_COUNT
 from attnworks.reshape.swapping.advice import Advice
@@ -63,7 +62,7 @@ def read_trace(path: Path) -> Trace:
     return _read(path, TRACE, _trace, MAX_TRACE_BYTES)
 
 
-def read_advice(path: Path) -> PageAdvice:
+def read_advice(path: Path) -> Advice:
     """A file with the output of `attnworks advise --json`."""
     return _read(path, ADVICE, _advised)
 
@@ -136,14 +135,9 @@ def _candidate(record: dict[str, Any], parents: int) -> dict[str, Any]:
     return {"parent": parent, "token": token, "logprob": float(logprob)}
 
 
-def _advised(data: dict[str, Any]) -> PageAdvice:
-    model, max_error, command = (data.pop(key) for key in ("model", "max_error", "command"))
-    if not isinstance(model, str) or type(max_error) not in (int, float):
-        _refuse("no model or no max_error")
-    if not 0 <= max_error < math.inf:
-        _refuse(f"max_error {max_error}")
-    if not isinstance(command, str | None):
-        _refuse("a command that is no text")
+def _advised(data: dict[str, Any]) -> Advice:
+    if absent := {"model", "max_error", "command"} - data.keys():
+        _refuse(f"no {min(absent)}")
     for name, value in _numbers(data):
         if not _possible(name, value):
             _refuse(f"{name} {str(value)[:24]}")
@@ -152,7 +146,7 @@ def _advised(data: dict[str, Any]) -> PageAdvice:
     for low, high in filter(None, intervals):
         if low > high:
             _refuse(f"an interval from {low} to {high}")
-    return PageAdvice(model, float(max_error), advice, command)
+    return advice
 
 
 def _possible(name: str, value: float) -> bool:

@@ -45,7 +45,7 @@ from attnworks.models.folder import CONFIG_FILE, MANIFEST_FILE, load_model
 from attnworks.models.transformer import Transformer
 from attnworks.reshape.contract import RESHAPES
 from attnworks.reshape.growth.apply import stretched_state
-from attnworks.reshape.receipt import Receipt
+from attnworks.reshape.receipt import Receipt, Replayed
 from attnworks.reshape.run import ReshapeSettings, run_reshape
 from attnworks.reshape.texts import texts_of_receipt
 from attnworks.traces.subject import open_subject
@@ -274,7 +274,7 @@ def replay(
     out: str | os.PathLike[str],
     *,
     progress: Progress = silent,
-) -> list[tuple[Receipt, Receipt]]:
+) -> Replayed:
     """Apply all reshapes of one model to another, with the same texts and seeds.
 
     Args:
@@ -284,7 +284,7 @@ def replay(
         progress: Called with (stage, steps done, steps in all). A total of 0 marks a message. Default: silent.
 
     Returns:
-        For every reshape, the receipt of then and the receipt of now.
+        A list with, for every reshape, the receipt of then and the receipt of now.
     """
     history, on, out = str(path), str(on), Path(out)
     new_place(out)
@@ -292,14 +292,14 @@ def replay(
     if not past:
         raise _no_history(f"replay the history of {history}")
     check_history(ModelFolder.of(on))
-    pairs: list[tuple[Receipt, Receipt]] = []
+    replayed = Replayed()
     with tempfile.TemporaryDirectory(dir=out.absolute().parent if out.parent.is_dir() else None) as scratch:
         source = on
         for number, receipt in enumerate(past):
             place = out if number == len(past) - 1 else Path(scratch) / str(number)
-            pairs.append((receipt, repeat(receipt, source, place, tell=progress)))
+            replayed.append((receipt, repeat(receipt, source, place, tell=progress)))
             source = str(place)
-    return pairs
+    return replayed
 
 
 def repeat(receipt: Receipt, on: str, out: Path, *, tell: Progress = silent) -> Receipt:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from attnworks.core.display import counted
+from attnworks.core.display import counted, rich_html
 from attnworks.core.errors import short_number
+from attnworks.core.timing import Interval, contains_one
 from attnworks.exam.lineage import HeadMap
 
 TIME_RATIO = "time_ratio"
@@ -89,7 +91,8 @@ class Receipt:
     length         mean number of tokens of a sentence, or the length that was asked for
     numbers        dtype and device of the computation
     heads          for every layer that lost or gained heads, which head became which
-    left_out       place -> why nothing was changed there, for places that an automatic choice considered
+    left_out       place -> why nothing was changed there, for places that an automatic choice considered;
+                   also why a ranking or a baseline of a comparison was not measured
     facts          further numbers of this reshape, by name
     loss_at_length of held-out sentences joined to `length` tokens, or as near to it as the text and the model allow;
                    None if no length above that of sentences was asked for
@@ -133,8 +136,6 @@ class Receipt:
         return receipt_shown(self)
 
     def _repr_html_(self) -> str:
-        from attnworks.core.display import rich_html
-
         return rich_html(self)
 
     def out_of_range(self) -> str | None:
@@ -180,13 +181,103 @@ class Receipt:
 
     @property
     def title(self) -> str:
-        """What was done, in a few words: prune 3 of 24 heads (by ablation)."""
-        count, asked = len(self.done), self.asked
+        """What was done, in a few words: Cut 3 of 24 heads (ranked by ablation)."""
+        asked = self.asked
         if self.reshape == "prune":
             before, cut = (round(self.facts.get(name, 0)) for name in ("heads_before", "heads_cut"))
-            how = f"by {asked.get('by')}" if asked.get("keep") is not None else str(asked.get("heads"))
-            return f"prune {cut} of {before} heads ({how})"
+            how = f"ranked by {asked.get('by')}" if asked.get("keep") is not None else str(asked.get("heads"))
+            return f"Cut {cut:,} of {counted(before, 'head')} ({how})"
         where = asked.get("heads") or asked.get("where") or asked.get("layers")
+        how = f" ({'chosen automatically' if where == 'auto' else where})" if where else ""
         by_head = self.reshape == "project" or any(place.count(".") > 1 for place in self.done)
-        unit = "place" if self.reshape == "grow" else "head" if by_head else "layer"
-        return f"{self.reshape} {counted(count, unit)} ({where})"
+        places = counted(len(self.done), "place" if self.reshape == "grow" else "head" if by_head else "layer")
+        done = {
+            "grow": "Grew attention in {}",
+            "project": "Replaced {} by fixed forms",
+            "swap": "Swapped attention in {}",
+        }
+        return f"{done.get(self.reshape, f'Changed {{}} by {self.reshape}').format(places)}{how}"
+
+    @property
+    def summary(self) -> str:
+        """What was done and what it means: the title, then loss, parameters and speed."""
+        found = [_loss_change(self.loss, self.healing.steps)]
+        if self.loss_at_length is not None:
+            long = f"texts of up to {self.loss_at_length.tokens:,} tokens"
+            found.append(f"{_loss_change(self.loss_at_length, self.healing.steps)} on {long}")
+        if self.parameters.after != self.parameters.before:
+            saved = self.parameters.saved
+            found.append(f"{_percent(abs(saved))} {'fewer' if saved > 0 else 'more'} parameters")
+        ratio, at_length = self.facts.get("model_time_ratio"), self._fact_intervals().get("model_time_ratio")
+        if ratio is not None:
+            found.append(f"{_speed_change(ratio, at_length)} at length {self.length:,}")
+        elif self.time is not None:
+            found.append(_speed_change(self.time, self.time_interval))
+        return f"{self.title}: {', '.join(found)}"
+
+
+def _loss_change(loss: Losses, steps: int) -> str:
+    """In words; of a healed model also the loss before healing.
+
+    >>> _loss_change(Losses(2.0, 2.1, 2.5), 0), _loss_change(Losses(2.0, 2.1, 2.5, 1.9), 3)
+    ('loss 2 -> 2.5 (+25 %)', 'loss 2 -> 2.5, and 1.9 (-5 %) after 3 steps of healing')
+    """
+    last = loss.after if loss.healed is None else loss.healed
+    before, after, now = (f"{value:.4g}" for value in (loss.before, loss.after, last))
+    rise = (
+        f"+{_percent(last / loss.before - 1)}".replace("+-", "-") if loss.before > 0 else f"{last - loss.before:+.2g}"
+    )
+    if loss.healed is not None:
+        return f"loss {before} -> {after}, and {now} ({rise}) after {counted(steps, 'step')} of healing"
+    return f"loss unchanged at {before}" if before == after else f"loss {before} -> {after} ({rise})"
+
+
+def _percent(share: float) -> str:
+    """Two digits, and whole numbers from 10 % on.
+
+    >>> _percent(0.0391), _percent(-0.12), _percent(12.3)
+    ('3.9 %', '-12 %', '1,230 %')
+    """
+    return f"{100 * share:,.0f} %" if abs(share) >= 0.1 else f"{100 * share:.2g} %"
+
+
+def _speed_change(time_ratio: float, interval: Interval | None) -> str:
+    if interval is not None and contains_one(interval):
+        return "no measurable change in speed"
+    return f"{1 / time_ratio:.3g}x faster" if time_ratio <= 1 else f"{time_ratio:.3g}x slower"
+
+
+class History(list[Receipt]):
+    """The receipts of all reshapes of a model, first to last."""
+
+    def __init__(self, receipts: Iterable[Receipt], model: str) -> None:
+        super().__init__(receipts)
+        self.model = model
+
+    def to_json(self) -> dict[str, Any]:
+        """{"receipts": [...]}."""
+        return {"receipts": [receipt.to_json() for receipt in self]}
+
+    def __rich__(self) -> Any:
+        from attnworks.reshape.render import history_shown
+
+        return history_shown(self)
+
+    def _repr_html_(self) -> str:
+        return rich_html(self)
+
+
+class Replayed(list[tuple[Receipt, Receipt]]):
+    """For every reshape that was applied again, the receipt of then and the receipt of now."""
+
+    def to_json(self) -> dict[str, Any]:
+        """{"replayed": [{"then": ..., "now": ...}, ...]}."""
+        return {"replayed": [{"then": then.to_json(), "now": now.to_json()} for then, now in self]}
+
+    def __rich__(self) -> Any:
+        from attnworks.reshape.render import replayed_shown
+
+        return replayed_shown(self)
+
+    def _repr_html_(self) -> str:
+        return rich_html(self)

@@ -1,4 +1,4 @@
-"""A receipt, shown to people."""
+"""Receipts as a terminal shows them: what was done and what it means, then the tables."""
 
 from __future__ import annotations
 
@@ -7,22 +7,20 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
+from attnworks.core.display import counted, duration
 from attnworks.core.timing import CONFIDENCE, Interval, contains_one
 from attnworks.reshape.contract import AUTO
-from attnworks.reshape.growth.methods import METHODS
-from attnworks.reshape.pruning.prune import COMPARED_KEEP_SHARES
-from attnworks.reshape.pruning.ranking import RANKINGS
-from attnworks.reshape.receipt import Receipt
+from attnworks.reshape.receipt import History, Receipt, Replayed
 
 SPEED = ("faster", "slower")
 NO_GAIN = "no measurable gain"
 
 
 def receipt_shown(receipt: Receipt, number: int | None = None) -> Group:
-    """What was done, head by head, and what became of loss, parameters and FLOPs."""
+    """The summary; what was done, head by head; and what became of loss, parameters, FLOPs and time."""
     heads = Table(box=SIMPLE_HEAD, pad_edge=False)
-    heads.add_column("head" if any(place.count(".") > 1 for place in receipt.done) else "layer")
-    heads.add_column("becomes")
+    heads.add_column("head" if any(place.count(".") > 1 for place in receipt.done) else "layer", no_wrap=True)
+    heads.add_column("becomes", overflow="fold")
     for head, form in sorted(receipt.done.items(), key=_in_model):
         heads.add_row(head, form)
     loss = receipt.loss
@@ -44,7 +42,7 @@ def receipt_shown(receipt: Receipt, number: int | None = None) -> Group:
         sizes.add_row(name, f"{change.before:,}", f"{change.after:,}", share)
     if receipt.time is not None:
         sizes.add_row("time of a forward pass", "1", f"{receipt.time:.3g}", _time_change(receipt.time_interval))
-    title = Text(f"{'' if number is None else f'{number}. '}{receipt.title}", "bold")
+    summary = Text(f"{'' if number is None else f'{number}. '}{receipt.summary}", "bold")
     more: list[Table] = []
     if receipt.reshape == "prune":
         more = [_levels(receipt)] if receipt.asked.get("compare") else []
@@ -52,7 +50,7 @@ def receipt_shown(receipt: Receipt, number: int | None = None) -> Group:
         more = [_swapped(receipt) if receipt.reshape == "swap" else _facts(receipt)]
     said = heads if receipt.done else Text(_nothing(receipt))
     missed = [Text(f"Left out: {place}: {reason}.") for place, reason in receipt.left_out.items()]
-    return Group(title, said, *missed, Text(_judged(receipt), "dim"), losses, sizes, *more)
+    return Group(summary, said, *missed, Text(_measured(receipt), "dim"), losses, sizes, *more)
 
 
 def _nothing(receipt: Receipt) -> str:
@@ -60,8 +58,8 @@ def _nothing(receipt: Receipt) -> str:
     if receipt.reshape != "swap" or receipt.asked.get("layers") != AUTO:
         return "Nothing was changed."
     return (
-        f"Nothing was changed: at {receipt.length:,} positions no mechanism is measurably faster within the error. Try "
-        "a larger --n, or name the layers with --layers."
+        f"Nothing was changed: at length {receipt.length:,} no mechanism is measurably faster within the error. Try "
+        "a larger --length, or name the layers with --layers."
     )
 
 
@@ -79,7 +77,7 @@ def _swapped(receipt: Receipt) -> Table:
         if name in facts:
             ends = [facts[end] for end in (f"{name}_low", f"{name}_high") if end in facts]
             told = speed(facts[name], (ends[0], ends[1])) if len(ends) > 1 else times(1 / facts[name], *SPEED)
-            table.add_row(f"{words} at {receipt.length:,} positions", told)
+            table.add_row(f"{words} at length {receipt.length:,}", told)
     table.add_row("error of attention, root mean square", percent(facts.get("error", 0.0)))
     for name, value in facts.items():
         if name.startswith("error_"):
@@ -113,42 +111,73 @@ def _time_change(interval: Interval | None) -> str:
 
 
 def _facts(receipt: Receipt) -> Table:
-    """Further numbers: what other ways would have given, and what else was measured."""
+    """Further numbers: what was measured beside, and what other ways would have given."""
     table = _columns("", "")
     for name, value in receipt.facts.items():
-        table.add_row(name.replace("_", " "), f"{value:.4g}")
-    for name in METHODS if receipt.asked.get("compare") else ():
-        if name != receipt.asked.get("by") and f"loss_by_{name}" not in receipt.facts:
-            table.add_row(f"loss by {name}", "not there")
+        start = next((start for start in _FACTS if name.startswith(start)), None)
+        words = name.replace("_", " ") if start is None else f"{_FACTS[start]}{name.removeprefix(start)}"
+        table.add_row(words, f"{value:.4g}")
     return table
+
+
+_FACTS = {
+    "difference_at_zero": "change of outputs with a step of zero",
+    "loss_by_": "loss with columns by ",
+    "trust_": "share of the slope that other sentences confirm, ",
+    "residual_": "residual of the fit, ",
+}
+"""The beginnings of the names of facts, in words."""
 
 
 def _levels(receipt: Receipt) -> Table:
     """The loss after cutting by every ranking at every level; the lowest of each level stands out."""
-    table = _columns("loss, keeping", *RANKINGS)
-    for level in COMPARED_KEEP_SHARES:
-        name = f"{100 * level:.0f}"
-        found = [receipt.facts.get(f"loss_by_{ranking}_keeping_{name}") for ranking in RANKINGS]
-        lowest = min((value for value in found if value is not None), default=None)
-        styles = ("bold" if value == lowest else "" for value in found)
-        shown = ("-" if value is None else f"{value:.4g}" for value in found)
-        cells = [Text(text, style) for text, style in zip(shown, styles, strict=True)]
-        table.add_row(f"{name} %", *cells)
+    found: dict[int, dict[str, float]] = {}
+    for name, value in receipt.facts.items():
+        ranking, between, level = name.removeprefix(_LOSS_BY).partition(_KEEPING)
+        if name.startswith(_LOSS_BY) and between and level.isascii() and level.isdigit():
+            found.setdefault(int(level[:3]), {})[ranking] = value
+    rankings = sorted({ranking for losses in found.values() for ranking in losses})
+    table = _columns("loss, keeping", *rankings)
+    for level in sorted(found, reverse=True):
+        lowest = min(found[level].values())
+        losses = (found[level].get(ranking) for ranking in rankings)
+        cells = ("-" if loss is None else Text(f"{loss:.4g}", "bold" if loss == lowest else "") for loss in losses)
+        table.add_row(f"{level} %", *cells)
     return table
+
+
+_LOSS_BY, _KEEPING = "loss_by_", "_keeping_"
+"""Of the names of facts of a comparison: loss_by_ablation_keeping_90."""
 
 
 def _columns(first: str, *others: str) -> Table:
-    table = Table(box=SIMPLE_HEAD, pad_edge=False)
-    table.add_column(first)
+    table = Table(box=SIMPLE_HEAD, pad_edge=False, show_header=any((first, *others)))
+    table.add_column(first, overflow="fold")
     for heading in others:
-        table.add_column(heading, justify="right")
+        table.add_column(heading, justify="right", overflow="fold")
     return table
 
 
-def _judged(receipt: Receipt) -> str:
+def _measured(receipt: Receipt) -> str:
+    """What the losses are means over."""
     sentences, written = receipt.text.get("evaluation"), receipt.text.get("written")
-    steps = f", healed by {receipt.healing.steps} steps" if receipt.healing.steps else ""
-    own = f"; the model itself wrote {written} of their targets" if written else ""
+    steps = f", healed by {counted(receipt.healing.steps, 'step')} of training" if receipt.healing.steps else ""
+    own = f"; the model itself wrote {written} of the targets" if written else ""
     length = "" if receipt.asked.get("length") else f" of about {receipt.length} tokens"
-    judged = f"Mean loss of {sentences} held-out sentences{length}{steps}{own}"
-    return f"{judged}; {receipt.seconds:.0f} s."
+    return f"Mean loss of {sentences} held-out sentences{length}{steps}{own}; computed in {duration(receipt.seconds)}."
+
+
+def history_shown(history: History) -> Group:
+    """All receipts, numbered."""
+    shown = [receipt_shown(receipt, number) for number, receipt in enumerate(history, 1)]
+    return Group(*(shown or [Text(f"{history.model} was never reshaped.")]))
+
+
+def replayed_shown(replayed: Replayed) -> Group:
+    """The receipts of now, and whether the weights are those of then."""
+    parts: list[Group | Text] = []
+    for number, (then, now) in enumerate(replayed, 1):
+        same = then.fingerprint[1] == now.fingerprint[1]
+        words = "the same as in the first model, bit for bit" if same else "not the same as in the first model"
+        parts += [receipt_shown(now, number), Text(f"The weights are {words}.")]
+    return Group(*parts)

@@ -1,4 +1,4 @@
-"""Ways of filling new columns that only the study of growth uses, in addition to the methods of `reshape grow`."""
+"""Ways of filling new columns that only the study of growth uses, in addition to the methods of `attnworks grow`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ BASELINES: Registry[Method] = Registry("way of growing")
 
 
 def growth_method(way: str) -> Method:
-    """The method of this name, from this module or from `reshape grow`."""
+    """The method of this name, from this module or from `attnworks grow`."""
     return BASELINES[way] if way in BASELINES else METHODS[way]
 
 

@@ -6,8 +6,8 @@ from collections import Counter
 from typing import Any
 
 import pytest
-from attnworks.cli.reshape_run import watching
 
+from attnworks.cli.console import progress_display
 from attnworks.core.display import overall_progress
 from attnworks.core.errors import UsageError
 from attnworks.models import Transformer
@@ -147,7 +147,7 @@ def test_telling_changes_nothing_and_nothing_is_timed_where_nobody_listens(monke
     monkeypatch.setattr(grow, "measured_cost", lambda *_, **__: pytest.fail("timed"))
     alone, _ = run_reshape(asked, subject_of(model()), growing_texts())
     assert weights_fingerprint(alone) == weights_fingerprint(heard)
-    with watching("reshape", quiet=True) as quiet:
+    with progress_display("grow", quiet=True) as quiet:
         unheard, _ = run_reshape(asked, subject_of(model()), growing_texts(), None, quiet)
     assert weights_fingerprint(unheard) == weights_fingerprint(heard)
 
@@ -160,7 +160,7 @@ def test_what_cannot_grow_is_refused_before_anything_is_timed(monkeypatch: pytes
 
 @pytest.mark.parametrize("quiet", [False, True])
 def test_the_message_is_a_line_on_standard_error(quiet: bool, capsys: pytest.CaptureFixture[str]) -> None:
-    with watching("reshape", quiet=quiet) as tell:
+    with progress_display("grow", quiet=quiet) as tell:
         tell("Growing reads 4 sentences", 0, 0)
         tell("looking", 1, 2)
     out, err = capsys.readouterr()

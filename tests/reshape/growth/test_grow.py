@@ -45,7 +45,7 @@ from tests.exam_helpers import LINES, save_model, tiny_tokenizer, write_lines
 from tests.helpers import assert_close, unchecked
 from tests.model_helpers import the
 from tests.reshape.growth.growth_helpers import PASSAGES, growing_bench, growing_model, growing_texts, survey_of
-from tests.reshape.reshape_helpers import D_E, D_K, D_V, WORDS, files_of, small_run, subject_of, without_time
+from tests.reshape.reshape_helpers import D_E, D_K, D_V, WORDS, files_of, load, small_run, subject_of, without_time
 from tests.tiny_models import TINY
 from tests.traces.trace_helpers import Keep
 from tests.training.training_helpers import SMALL
@@ -460,7 +460,7 @@ def test_models_that_cannot_grow(name: str, reason: str) -> None:
     asked: list[dict[str, Any]] = [{"add": 2}, {"where": "0.0:keys=1"}]
     for options in asked:
         with pytest.raises((UsageError, NoBottleneckError)) as error:
-            attnworks.reshape.grow(model, LINES * 2, tokenizer=tiny_tokenizer(name), **options)
+            attnworks.grow(model, LINES * 2, tokenizer=tiny_tokenizer(name), **options)
         assert reason in str(error.value) and "\n" not in str(error.value)
 
 
@@ -499,7 +499,7 @@ def chain(tmp_path_factory: pytest.TempPathFactory) -> Chain:
 
 def test_grown_runs_are_read_again(chain: Chain) -> None:
     assert receipts(chain.second) == chain.done and files_of(chain.run) == chain.files
-    model = attnworks.load(chain.second)
+    model = load(chain.second)
     assert isinstance(model, Transformer) and weights_fingerprint(model) == chain.done[1].fingerprint[1]
     assert model.config.slot(Slot.parse("enc.0")).key_widths == (3, 5) and model.config.slot(
         Slot.parse("cross.0")
@@ -520,7 +520,7 @@ def test_doing_it_again_gives_the_same_bits(chain: Chain, tmp_path: Path) -> Non
     pairs = replay(str(chain.second), str(chain.run), tmp_path / "again")
     assert [then for then, _ in pairs] == chain.done
     assert all(without_time(then) == without_time(now) for then, now in pairs)
-    assert weights_fingerprint(attnworks.load(tmp_path / "again")) == chain.done[1].fingerprint[1]
+    assert weights_fingerprint(load(tmp_path / "again")) == chain.done[1].fingerprint[1]
 
 
 def test_what_the_optimizer_remembers_is_kept(chain: Chain) -> None:
@@ -560,14 +560,12 @@ def test_a_grown_run_goes_on(chain: Chain, tmp_path: Path) -> None:
     run = Run.resume(Path(shutil.copytree(chain.second, tmp_path / "run")), steps=6)
     assert run.progress.step == 3 and weights_fingerprint(run.model) == chain.done[1].fingerprint[1]
     run.train()
-    assert run.progress.step == 6 and weights_fingerprint(attnworks.load(tmp_path / "run")) == weights_fingerprint(
-        run.model
-    )
+    assert run.progress.step == 6 and weights_fingerprint(load(tmp_path / "run")) == weights_fingerprint(run.model)
     assert isinstance(run.model, Transformer) and run.model.config.slot(Slot.parse("dec.0")).heads == 3
     again = Run.resume(tmp_path / "run")
     assert weights_fingerprint(again.model) == weights_fingerprint(run.model)
     undo(str(tmp_path / "run"), tmp_path / "back")
-    assert weights_fingerprint(attnworks.load(tmp_path / "back")) == chain.done[1].fingerprint[0]
+    assert weights_fingerprint(load(tmp_path / "back")) == chain.done[1].fingerprint[0]
 
 
 # Models of Hugging Face ----------------------------------------------------------------------------------------------
@@ -595,7 +593,7 @@ def test_models_of_hugging_face(name: str, objective: str, where: str, by: str, 
     assert receipt.facts["difference_at_zero"] <= 1e-5
     assert receipt.loss.after <= receipt.loss.before or by == "random"
     write_outcome(model, receipt, ModelFolder.of(str(source)), tmp_path / "out")
-    opened = attnworks.load(tmp_path / "out")
+    opened = load(tmp_path / "out")
     assert weights_fingerprint(opened) == receipt.fingerprint[1] and type(opened) is type(model)
     weights = load_file(tmp_path / "out" / "model.safetensors")
     assert sum(tensor.numel() for tensor in weights.values()) >= count(model) - 1
@@ -608,7 +606,7 @@ def test_models_of_hugging_face(name: str, objective: str, where: str, by: str, 
 
 def test_from_python() -> None:
     model, told = growing_model(torch.float32), []
-    new, receipt = attnworks.reshape.grow(
+    new, receipt = attnworks.grow(
         model, PASSAGES, tokenizer=WORDS, where="cross.0.1:values=2", heal=1, tell=lambda *event: told.append(event)
     )
     assert any(stage.startswith("Growing reads") and not total for stage, _, total in told)
@@ -622,7 +620,7 @@ FEW = ("--pairs", 50, "--sentences", 5, "--threads", 1)
 
 
 def shell(*arguments: object) -> Result:
-    result = CliRunner().invoke(main, ["reshape", *map(str, arguments)])
+    result = CliRunner().invoke(main, [*map(str, arguments)])
     if result.exception is not None and not isinstance(result.exception, SystemExit):
         raise result.exception
     return result
@@ -699,7 +697,7 @@ def test_a_model_of_hugging_face_in_the_shell(tmp_path: Path) -> None:
     assert result.exit_code == 0, result.output
     message = json.loads(result.stdout)
     assert message["done"] == {"enc.0.0": "5 -> 7 keys"} and message["objective"] == "mlm"
-    assert weights_fingerprint(attnworks.load(tmp_path / "out")) == message["fingerprint"][1]
+    assert weights_fingerprint(load(tmp_path / "out")) == message["fingerprint"][1]
     gpt2 = save_model(TINY["gpt2"].build(dtype=torch.float32), tmp_path / "gpt2")
     result = shell("grow", gpt2, *words, "--out", tmp_path / "more")
     assert result.exit_code == 2 and "--where" not in result.stderr.splitlines()[-1]
@@ -708,4 +706,4 @@ def test_a_model_of_hugging_face_in_the_shell(tmp_path: Path) -> None:
 
 def test_help_has_examples() -> None:
     text = shell("grow", "--help").stdout
-    assert "Examples:" in text and "attnworks reshape grow" in text
+    assert "Examples:" in text and "attnworks grow" in text

@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from attnworks.cli.receipt_display import receipt_shown
 from rich.console import Console
 
 from attnworks.cli.train_display import _grown
@@ -19,6 +18,7 @@ from attnworks.reshape.growth.methods import METHODS
 from attnworks.reshape.growth.places import NoBottleneckError, Spot, read_places
 from attnworks.reshape.growth.score import GrowthTrial
 from attnworks.reshape.growth.survey import GrowthSurvey
+from attnworks.reshape.render import receipt_shown
 from attnworks.reshape.run import ReshapeSettings, run_reshape
 from attnworks.training.run import Run
 from tests.reshape.growth.growth_helpers import growing_bench, growing_model, growing_texts, subject_of, survey_of

@@ -246,7 +246,7 @@ def test_no_sentence_is_on_both_sides(tmp_path: Any) -> None:
 
 def test_python_with_an_own_model() -> None:
     model = model_of(torch.float32)
-    new, receipt = attnworks.reshape.project(model, PASSAGES, tokenizer=WORDS, heads="enc.0.*", form="mean", heal=2)
+    new, receipt = attnworks.project(model, PASSAGES, tokenizer=WORDS, heads="enc.0.*", form="mean", heal=2)
     assert isinstance(new, Transformer) and receipt.done == {"enc.0.0": "mean", "enc.0.1": "mean"}
     assert receipt.loss.healed is not None and receipt.text["texts"] == len(PASSAGES)
     assert set(mechanisms_of(model)[Slot.parse("enc.0")]) == {"dense"}
@@ -257,7 +257,7 @@ def test_python_with_a_model_of_hugging_face(name: str, objective: str) -> None:
     model = TINY[name].build(dtype=torch.float32)
     pairs = [Passage(Text(line), Text(other)) for line, other in zip(LINES, LINES[::-1], strict=True)]
     given = pairs if objective == "seq2seq" else LINES
-    new, receipt = attnworks.reshape.project(model, given, tokenizer=tiny_tokenizer(name), heads="*.1.0", form="mix")
+    new, receipt = attnworks.project(model, given, tokenizer=tiny_tokenizer(name), heads="*.1.0", form="mix")
     slots = [slot for slot in mechanisms_of(model) if slot.layer == 1]
     assert list(receipt.done) == [f"{slot}.0" for slot in slots] and receipt.objective == objective
     assert type(new) is type(model) and mechanisms_of(new)[slots[0]][0].startswith("structured")
@@ -285,5 +285,5 @@ def test_a_form_that_is_none() -> None:
 def test_models_that_cannot_be_reshaped() -> None:
     for model, tokenizer in ((TINY["vit"].build(), None), (nn.Linear(2, 3), None)):
         with pytest.raises(UsageError) as error:
-            attnworks.reshape.project(model, LINES, tokenizer=tokenizer, heads="*")
+            attnworks.project(model, LINES, tokenizer=tokenizer, heads="*")
         assert "\n" not in str(error.value)

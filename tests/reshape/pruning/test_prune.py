@@ -35,7 +35,7 @@ from attnworks.reshape.swapping.swap import Swap
 from attnworks.traces.edits import HeadsOffHook
 from tests.exam_helpers import LINES, tiny_folder, tiny_run, tiny_tokenizer, write_lines
 from tests.model_helpers import recurrent_config
-from tests.reshape.reshape_helpers import WORDS, context_of, files_of, model_of, subject_of, texts
+from tests.reshape.reshape_helpers import WORDS, context_of, files_of, load, model_of, subject_of, texts
 from tests.tiny_models import TINY
 from tests.training.training_helpers import SMALL
 
@@ -213,9 +213,9 @@ def test_models_without_heads_of_their_own() -> None:
 @pytest.mark.slow
 def test_in_python() -> None:
     model = TINY["bert"].build(dtype=torch.float32)
-    new, receipt = attnworks.reshape.prune(model, LINES, tokenizer=tiny_tokenizer("bert"), keep=0.5, by="ablation")
+    new, receipt = attnworks.prune(model, LINES, tokenizer=tiny_tokenizer("bert"), keep=0.5, by="ablation")
     assert sum(heads_left(new).values()) == 3 and receipt.facts["heads_before"] == 6
-    own, _ = attnworks.reshape.prune(model_of(), texts().learn, tokenizer=WORDS, keep=0.5, by="gates")
+    own, _ = attnworks.prune(model_of(), texts().learn, tokenizer=WORDS, keep=0.5, by="gates")
     assert sum(heads_left(own).values()) == 6
 
 
@@ -226,7 +226,7 @@ def test_what_transformers_can_load(tmp_path: Path) -> None:
     command("prune", folder, "--keep", 0.5, "--by", "random", "--evenly", "--text", lines, "--out", out)
     plain: Any = transformers.AutoModelForCausalLM.from_pretrained(out)
     assert plain.config.num_key_value_heads * 2 == transformers.AutoConfig.from_pretrained(folder).num_key_value_heads
-    assert weights_fingerprint(plain) == weights_fingerprint(attnworks.load(out)) == receipts(out)[0].fingerprint[1]
+    assert weights_fingerprint(plain) == weights_fingerprint(load(out)) == receipts(out)[0].fingerprint[1]
     undo(str(out), tmp_path / "back")
     assert files_of(tmp_path / "back") == files_of(folder)
 
@@ -235,7 +235,7 @@ def test_what_transformers_can_load(tmp_path: Path) -> None:
 
 
 def command(*arguments: object) -> Any:
-    result = CliRunner().invoke(main, ["reshape", *map(str, arguments), "--threads", "1", "--json"])
+    result = CliRunner().invoke(main, [*map(str, arguments), "--threads", "1", "--json"])
     assert result.exit_code == 0, result.output
     return json.loads(result.stdout)
 
@@ -246,7 +246,7 @@ def test_pruned_grown_and_swapped(tmp_path: Path) -> None:
     pairs = ("--corpus", f"tsv:{run.parent / 'pairs.tsv'}", "--pairs", 50, "--sentences", 5)
     folders = [tmp_path / name for name in ("pruned", "grown", "swapped")]
     command("prune", run, "--keep", 0.5, "--heal", 2, *pairs, "--out", folders[0])
-    left = heads_left(attnworks.load(folders[0]))
+    left = heads_left(load(folders[0]))
     slot = next(slot for slot, heads in left.items() if heads and not slot.startswith("cross"))
     where = f"{slot}.0:values=2"
     command("grow", folders[0], "--where", where, "--by", "random", *pairs, "--out", folders[1])
@@ -258,19 +258,19 @@ def test_pruned_grown_and_swapped(tmp_path: Path) -> None:
     for number, expected in enumerate((folders[1], folders[0], run)):
         undo(str(back), tmp_path / str(number))
         back = tmp_path / str(number)
-        assert weights_fingerprint(attnworks.load(back)) == weights_fingerprint(attnworks.load(expected))
+        assert weights_fingerprint(load(back)) == weights_fingerprint(load(expected))
 
 
 def test_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ranking, "train_gates", partial(train_gates, steps=3))
     run = tiny_run()
     pairs = ("--corpus", f"tsv:{run.parent / 'pairs.tsv'}", "--pairs", "50", "--sentences", "5")
-    arguments = ["reshape", "prune", str(run), "--keep", "0.5", "--compare", *pairs, "--threads", "1"]
+    arguments = ["prune", str(run), "--keep", "0.5", "--compare", *pairs, "--threads", "1"]
     result = CliRunner().invoke(main, [*arguments, "--out", str(tmp_path / "out")])
     assert result.exit_code == 0, result.output
     for words in ("prune", "layer", "BLEU", "embedding drift", "bytes", "time of a forward pass", "loss, keeping"):
         assert words in result.stdout
-    again = CliRunner().invoke(main, ["reshape", "history", str(tmp_path / "out")])
+    again = CliRunner().invoke(main, ["history", str(tmp_path / "out")])
     assert "loss, keeping" in again.stdout and "1. prune" in again.stdout
     for odd in (["--keep", "2"], [], ["--keep", "0.5", "--heads", "enc.0.0"], ["--heads", "enc.9.9"]):
         result = CliRunner().invoke(main, [*arguments[:3], *odd, *pairs, "--out", str(tmp_path / "other")])
@@ -284,7 +284,7 @@ def test_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_layers_that_never_run(by: str) -> None:
     """Cross-attention of a decoder that is given nothing to look at has no say, and is not cut."""
     model = TINY["gpt2-cross"].build(dtype=torch.float32)
-    new, receipt = attnworks.reshape.prune(model, LINES, tokenizer=tiny_tokenizer("gpt2"), keep=0.5, by=by)
+    new, receipt = attnworks.prune(model, LINES, tokenizer=tiny_tokenizer("gpt2"), keep=0.5, by=by)
     assert all(slot.startswith("dec") for slot in receipt.done)
     assert {heads for slot, heads in heads_left(new).items() if slot.startswith("cross")} == {3}
 
@@ -328,8 +328,7 @@ def layers_of(folder: Path) -> int:
 def test_random_numbers_stay_as_they_were() -> None:
     model, before = model_of(), torch.get_rng_state()
     results = [
-        attnworks.reshape.swap(model, texts().learn, tokenizer=WORDS, to="sketched", layers="enc.0")[1].loss
-        for _ in range(2)
+        attnworks.swap(model, texts().learn, tokenizer=WORDS, to="sketched", layers="enc.0")[1].loss for _ in range(2)
     ]
     assert results[0] == results[1] and torch.equal(torch.get_rng_state(), before)
 

@@ -8,7 +8,6 @@ from dataclasses import asdict, replace
 from typing import Any
 
 import pytest
-from attnworks.cli.receipt_display import receipt_shown
 
 from attnworks.cli.console import console
 from attnworks.core.errors import UsageError
@@ -19,6 +18,7 @@ from attnworks.reshape import evaluate
 from attnworks.reshape.contract import ReshapeContext
 from attnworks.reshape.long_texts import TrialText
 from attnworks.reshape.receipt import BeforeAfter, HealReport, Losses, LossesAtLength, Receipt
+from attnworks.reshape.render import receipt_shown
 from attnworks.reshape.run import ReshapeSettings, mean_length, run_reshape, text_loss_on
 from attnworks.reshape.surgery import mechanisms_of
 from attnworks.reshape.swapping import advice as advice_module
@@ -265,10 +265,14 @@ RECEIPT = Receipt(
 
 def test_receipts_show_the_loss_at_length_and_intervals() -> None:
     told = shown(RECEIPT)
+    assert told.startswith(
+        "Swapped attention in 1 layer: loss unchanged at 1, loss 2 -> 2.5 (+25 %) on texts of up to 87 tokens, no "
+        "measurable change in speed at length 90"
+    )
     assert "loss on texts of up to 87 tokens 2 2.25 2.5" in told
     assert "time of a forward pass 1 0.96 no measurable change (95 % interval 0.9 to 1.02)" in told
-    assert "attention cores at 90 positions 2x faster (1.6 to 2.5)" in told
-    assert "whole model at 90 positions no measurable gain (0.8 to 1.25 times as fast)" in told
+    assert "attention cores at length 90 2x faster (1.6 to 2.5)" in told
+    assert "whole model at length 90 no measurable gain (0.8 to 1.25 times as fast)" in told
     faster = shown(replace(RECEIPT, time_interval=(0.9, 0.98)))
     assert "0.96 95 % interval 0.9 to 0.98" in faster and "no measurable change" not in faster
 

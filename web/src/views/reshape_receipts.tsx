@@ -40,7 +40,7 @@ function NoReceipts(): JSX.Element {
   return (
     <p class="muted">
       {isLive ? "This model was not reshaped: its folder holds no receipts." : "No receipts were given."}{" "}
-      <code>attnworks reshape prune MODEL --keep 0.75 --out NEW</code> (or <code>project</code>, <code>swap</code>,{" "}
+      <code>attnworks prune MODEL --keep 0.75 --out NEW</code> (or <code>project</code>, <code>swap</code>,{" "}
       <code>grow</code>) makes a new model with a receipt;{" "}
       <code>{isLive ? "attnworks serve NEW" : "attnworks report EXAM --model NEW"}</code> shows it here.
     </p>

@@ -126,7 +126,7 @@ class EditedModels:
             if spec not in layers.get(slot, ()):
                 expected = f"one of {', '.join(layers.get(slot, layers))}"
                 got = "a mechanism that is not offered there" if slot in layers else "a layer that does not exist"
-                remedy = "choose one of those; attnworks reshape swap knows more mechanisms"
+                remedy = "choose one of those; attnworks swap knows more mechanisms"
                 raise UsageError(f"{spec[:40]!r} in {slot[:40]!r}", expected, got, remedy)
 
     def _fit_forms(self, wanted: Mapping[str, str]) -> dict[HeadId, Form]:
@@ -136,7 +136,7 @@ class EditedModels:
             offered = self.possible.forms.get(str(head.slot), ())
             if form not in offered:
                 expected = f"one of {', '.join(offered)}" if offered else "a head of self-attention"
-                remedy = "choose one of those; attnworks reshape project knows more forms"
+                remedy = "choose one of those; attnworks project knows more forms"
                 raise UsageError(f"the form {form[:40]!r} for head {head}", expected, "another", remedy)
         missing = [(head, form) for head, form in heads.items() if (head, form) not in self._forms]
         for form in dict.fromkeys(form for _, form in missing):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
@@ -101,18 +100,21 @@ class Grow(Reshape):
         chosen = plan_step(survey, METHODS[self.by], widths, context.seed, every_place=asked is not None)
         widths = {spot: width for spot, width in widths.items() if spot not in chosen.left_out}
         others: dict[str, nn.Module] = {}
+        not_compared: dict[str, str] = {}
         ways = [name for name in METHODS if self.compare and name != self.by]
         for number, name in enumerate(ways):
             survey.tell(COMPARING, number, len(ways))
-            with contextlib.suppress(UsageError, NoBottleneckError):
+            try:
                 other = plan_step(survey, METHODS[name], widths, context.seed, refuse=False, every_place=True)
                 others[f"loss_by_{name}"] = grown(context.model, other.steps)
+            except (UsageError, NoBottleneckError) as error:
+                not_compared[f"baseline {name}"] = f"expected {error.expected}, got {error.got}"
         facts: dict[str, float] = {}
         if self.by != REFIT_METHOD:
             facts["difference_at_zero"] = output_difference(context.calibration, chosen.at_zero)
         for score in chosen.scores:
             facts |= {f"{name}_{score.place}:{score.kind}": getattr(score, name) for name in ("trust", "residual")}
-        left_out = {str(spot): reason for spot, reason in chosen.left_out.items()}
+        left_out = {**{str(spot): reason for spot, reason in chosen.left_out.items()}, **not_compared}
         heads: dict[str, HeadMap] = {}  # new heads come after the old ones
         for (place, kind), width in widths.items():
             if kind == "heads":

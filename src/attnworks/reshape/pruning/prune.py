@@ -79,13 +79,14 @@ class Prune(Reshape):
     def make(self, context: ReshapeContext) -> ReshapeResult:
         text_loss, model = context.calibration, context.model
         others: dict[str, LayerHook] = {}
+        left_out: dict[str, str] = {}
         if self.keep is None:
             cut: list[PruneUnit] = [(head,) for head in self.chosen(model)]
         else:
             units = units_that_run(context)
             order = self.ranked(context, units, self.by)
             cut = self.first(order, self.keep, units)
-            others = self.levels(context, units, order) if self.compare else {}
+            others, left_out = self.levels(context, units, order) if self.compare else ({}, {})
         new, before = copy.deepcopy(model), heads_by_layer(model)
         heads = [head for unit in cut for head in unit]
         left = _left(before, heads)
@@ -96,7 +97,7 @@ class Prune(Reshape):
         done = {str(slot): _describe_kept(len(before[slot]), kept) for slot, kept in left.items()}
         facts = {"heads_before": float(sum(map(len, before.values()))), "heads_cut": float(len(heads))}
         kept_heads = {str(slot): HeadMap(before=len(before[slot]), after=tuple(kept)) for slot, kept in left.items()}
-        return ReshapeResult(to_standard(new), done, rise, facts, others, heads=kept_heads)
+        return ReshapeResult(to_standard(new), done, rise, facts, others, left_out, kept_heads)
 
     def first(self, order: Sequence[PruneUnit], keep: float, units: Sequence[PruneUnit]) -> list[PruneUnit]:
         """The units at the beginning of an order that have to go, so that this share of heads is left."""
@@ -112,17 +113,19 @@ class Prune(Reshape):
 
     def levels(
         self, context: ReshapeContext, units: Sequence[PruneUnit], order: Sequence[PruneUnit]
-    ) -> dict[str, LayerHook]:
-        """For every ranking that can be computed, the model without the heads it would cut at each share."""
+    ) -> tuple[dict[str, LayerHook], dict[str, str]]:
+        """For every ranking, the model without the heads it would cut at each share, or why it cannot be computed."""
         found: dict[str, LayerHook] = {}
+        left_out: dict[str, str] = {}
         for name in RANKINGS:
             try:
                 ranked = order if name == self.by else self.ranked(context, units, name)
-            except AttnworksError:
+            except AttnworksError as error:
+                left_out[f"ranking {name}"] = f"expected {error.expected}, got {error.got}"
                 continue
             for level in COMPARED_KEEP_SHARES:
                 found[f"loss_by_{name}_keeping_{100 * level:.0f}"] = heads_off(self.first(ranked, level, units))
-        return found
+        return found, left_out
 
 
 def _first(order: Sequence[PruneUnit], keep: float) -> list[PruneUnit]:

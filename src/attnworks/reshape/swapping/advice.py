@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -13,7 +15,9 @@ from torch import nn
 from attnworks.attention import MECHANISMS, Geometry, MechanismSpec
 from attnworks.attention.contract import option_names
 from attnworks.core.checks import integer
+from attnworks.core.display import rich_html
 from attnworks.core.errors import UsageError
+from attnworks.core.folders import with_sha256
 from attnworks.core.places import Slot
 from attnworks.core.timing import Interval, interleave_within
 from attnworks.models.modes import inference_mode
@@ -68,6 +72,9 @@ class Advice:
                       the lower end of time_interval; a smaller ratio is an error of measurement
     refused     the losses of the fastest mix within the error, if they rise too much
     notes       what to know about these numbers, in sentences
+    model       name or folder of the model
+    max_error   the largest error, and the largest relative rise of the loss, that were allowed
+    command     that makes a model with the mix; None if nothing changes
     """
 
     length: int
@@ -87,6 +94,27 @@ class Advice:
     model_time_least: float | None = None
     refused: RefusedMix | None = None
     notes: tuple[str, ...] = ()
+    model: str = ""
+    max_error: float = 0.02
+    command: str | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """All fields in nested dicts and lists, with their SHA-256, as `attnworks.report` reads them again."""
+        return with_sha256(asdict(self))
+
+    def plot(self, path: str | os.PathLike[str]) -> None:
+        """Write a picture of error against speed to this file, which ends in .svg."""
+        from attnworks.reshape.swapping.picture import draw_advice
+
+        draw_advice(self, Path(path))
+
+    def __rich__(self) -> Any:
+        from attnworks.reshape.swapping.render import advice_shown
+
+        return advice_shown(self)
+
+    def _repr_html_(self) -> str:
+        return rich_html(self)
 
 
 def find_advice(
@@ -115,7 +143,8 @@ def find_advice(
     found, refused = _cheapest_that_holds(context, text, mixes, before, max_error)
     mix, rises = found or (nothing, [0.0] * len(before))
     advice = _advice(text, present, trials, mix, _changes(mix), before, rises)
-    advice = replace(advice, refused=refused, notes=(*text.notes, *_untrained(trials)))
+    notes = (*text.notes, *_untrained(trials))
+    advice = replace(advice, refused=refused, notes=notes, model=context.subject.name, max_error=max_error)
     return _with_model_time(advice, context, text) if advice.chosen else advice
 
 

@@ -14,7 +14,7 @@ MIN_DRAWN_ERROR = 1e-6
 """Smaller errors are drawn here, because a logarithmic axis has no zero."""
 
 
-def draw_advice(advice: Advice, path: Path, *, max_error: float) -> None:
+def draw_advice(advice: Advice, path: Path) -> None:
     """A colour per mechanism, a shape per kind of layer, the layer's number beside it, rings around the chosen.
 
     Vertical lines are 95 % intervals of speed.
@@ -47,11 +47,11 @@ def draw_advice(advice: Advice, path: Path, *, max_error: float) -> None:
         shape, name = SHAPES[kind]
         axis.scatter([], [], s=26, marker=shape, color="#888888", label=name)
     axis.scatter([], [], s=120, marker="o", facecolors="none", edgecolors="#000000", label="chosen")
-    if max_error > 0:
-        axis.axvline(max_error, color="#888888", linestyle="--", linewidth=1.0)
+    if advice.max_error > 0:
+        axis.axvline(advice.max_error, color="#888888", linestyle="--", linewidth=1.0)
     axis.axhline(1.0, color="#888888", linewidth=0.8)
     axis.set(xscale="log", yscale="log", xlabel="relative error of attention")
-    axis.set_ylabel(f"times faster at {advice.length:,} positions")
+    axis.set_ylabel(f"times faster at length {advice.length:,}")
     axis.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
     for side in (axis.xaxis, axis.yaxis):
         side.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
