@@ -107,8 +107,8 @@ def test_one_json_document(run: Path, tmp_path: Path) -> None:
 
 def test_options_reach_the_receipt(run: Path, tmp_path: Path) -> None:
     words = (
-        "--heads enc.0.1 --form band --window 1 --eps 0.25 --sparsity 0.5 --heal 1 --learning-rate 0.01 --pairs 9 --sentences 2 "
-        "--objective embedding --batch-tokens 70 --seed 5 --threads 1 --corpus grammar"
+        "--heads enc.0.1 --form band --window 1 --eps 0.25 --sparsity 0.5 --heal 1 --learning-rate 0.01 "
+        "--pairs 9 --sentences 2 --objective embedding --batch-tokens 70 --seed 5 --threads 1 --corpus grammar"
     )
     said = done("project", run, *words.split(), "--out", tmp_path / "out")
     assert said["asked"] == {"heads": "enc.0.1", "form": "band", "window": 1, "eps": 0.25, "sparsity": 0.5}
@@ -182,7 +182,8 @@ def test_paths_are_printed_as_they_are(run: Path, tmp_path: Path) -> None:
 def test_help_has_examples(command: str) -> None:
     text = reshape(command, "--help").stdout
     assert (
-        "Examples:" in text and f"attnworks {command} " in text and all(len(line) <= 100 for line in text.splitlines())
+        "Examples:" in text and f"attnworks {command} " in text
+    assert all(len(line) <= 100 for line in text.splitlines())
     )
 
 

@@ -96,6 +96,10 @@ def take_texts(options: dict[str, Any]) -> Path | str | None:
 
     text, corpus = options.pop("text"), options.pop("corpus")
     one_of_options("the text to read", {"--corpus": corpus, "--text": text}, "leave one of them out", optional=True)
+    if corpus is not None:
+        from attnworks.text.sources import check_corpus
+
+        check_corpus(corpus)
     return corpus if text is None else text
 
 

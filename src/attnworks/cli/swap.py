@@ -49,7 +49,7 @@ def swap(model: str, **options: Any) -> None:
     \b
     Examples:
       attnworks swap runs/first --to window:window=8 --max-error 0.02 --out runs/windows
-      attnworks swap runs/first --to linear --layers "enc.*" --heal 300 --heal-by distil --out runs/linear
+      attnworks swap runs/first --to linear --layers "enc.*" --heal 300 --out runs/linear
       attnworks swap bert-folder --length 512 --max-error 0.05 --out bert-swapped
     """
     reshape_and_show("swap", model, options)

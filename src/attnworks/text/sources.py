@@ -63,6 +63,12 @@ def is_corpus(spec: str) -> bool:
     return spec.partition(":")[0].strip() in CORPORA
 
 
+def check_corpus(spec: str) -> None:
+    """Raise an error with the nearest name for a string that names no corpus."""
+    if not is_corpus(spec):
+        CORPORA[spec.partition(":")[0].strip()]
+
+
 def text_file(texts: str | os.PathLike[str]) -> Path:
     """The path of a text file; an error for a string that names neither a file nor a corpus."""
     if isinstance(texts, str) and texts != "-" and not os.path.exists(texts):

@@ -20,8 +20,8 @@ export function AdvicePart({ advice }: { advice: Advice | null }): JSX.Element {
       <h3 id="reshape-advice">Cheaper attention: error against speed</h3>
       {advice === null ? (
         <p class="muted">
-          No advice was given to this page. <code>attnworks advise MODEL --n 1024 --json &gt; advice.json</code> tries
-          every mechanism in every layer; <code>attnworks report EXAM --advice advice.json</code> shows it here.
+          No advice was given to this page. <code>attnworks advise MODEL --length 1024 --json &gt; advice.json</code>{" "}
+          tries every mechanism in every layer; <code>attnworks report EXAM --advice advice.json</code> shows it here.
         </p>
       ) : (
         <Advised advice={advice} />

@@ -261,7 +261,7 @@ def _from_the_first(f: Tensor, V: Tensor) -> tuple[Tensor, Tensor]:
 
 statement("S4.126", "§3", HOLDS).not_computed(
     "Few heads matter for translation, and most can be pruned without a significant loss.",
-    why_not="a report of others' experiments; `attnworks reshape` prunes your own model",
+    why_not="a report of others' experiments; `attnworks prune` prunes your own model",
     correction="Voita et al. 2019 prune 38 of 48 encoder heads at a loss of 0.15 BLEU (English to Russian, WMT).",
 )
 
