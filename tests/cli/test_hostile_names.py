@@ -96,7 +96,7 @@ def run(home: Path) -> Path:
         "prune RUN --heads EVIL --out OUT",
         "swap RUN --to EVIL --out OUT",
         "swap RUN --to window:window=EVIL --out OUT",
-        "reshape EVIL",
+        "EVIL",
         "undo RUN --out OUT",
         "history EVIL",
         "serve EVIL",

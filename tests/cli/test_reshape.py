@@ -181,10 +181,8 @@ def test_paths_are_printed_as_they_are(run: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize("command", ["prune", "grow", "swap", "project", "history", "undo", "replay"])
 def test_help_has_examples(command: str) -> None:
     text = reshape(command, "--help").stdout
-    assert (
-        "Examples:" in text and f"attnworks {command} " in text
+    assert "Examples:" in text and f"attnworks {command} " in text
     assert all(len(line) <= 100 for line in text.splitlines())
-    )
 
 
 def test_help_is_quick() -> None:

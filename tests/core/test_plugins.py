@@ -208,7 +208,7 @@ def test_a_mechanism_of_a_plugin_is_counted_by_name(folder: Path) -> None:
     assert unknown.returncode == 2 and "unknown name" in unknown.stderr
 
 
-def test_a_measure_and_a_reshape_of_plugins_work_by_name(folder: Path) -> None:
+def test_a_measure_of_a_plugin_works_by_name(folder: Path) -> None:
     run, text = tiny_run(), write_lines(folder / "text.txt", LINES)
     plugins = {"ATTNWORKS_PLUGINS": "loud,quiet"}
     listed = attnworks(folder, "examine", "--list-measures", **plugins)
@@ -216,13 +216,23 @@ def test_a_measure_and_a_reshape_of_plugins_work_by_name(folder: Path) -> None:
     examined = attnworks(folder, "examine", run, "--text", text, "--measures", "loudness", "--json", **plugins)
     assert examined.returncode == 0, examined.stderr
     assert "loudness.values" in examined.stdout
+
+
+def test_a_reshape_of_a_plugin_is_a_verb(folder: Path) -> None:
+    run, text = tiny_run(), write_lines(folder / "text.txt", LINES)
+    plugins = {"ATTNWORKS_PLUGINS": "loud,quiet"}
     done = attnworks(folder, "quieter", run, "--factor", 0.5, "--text", text, "--out", "quieter", "--json", **plugins)
     assert done.returncode == 0, done.stderr
     receipt = json.loads(done.stdout)
     assert receipt["reshape"] == "quieter" and receipt["asked"] == {"factor": 0.5}
     shown = attnworks(folder, "quieter", "--help", **plugins)
     assert shown.returncode == 0 and "--factor" in shown.stdout and "by a factor" in shown.stdout
-    assert attnworks(folder, "history", "quieter").returncode == 0
+    told = attnworks(folder, "history", "quieter")
+    assert told.returncode == 0 and told.stdout.startswith("1. Changed 1 place by quieter: loss ")
+    again = ("replay", "quieter", "--on", run, "--out", "again")
+    assert "bit for bit" in attnworks(folder, *again, **plugins).stdout
+    without = attnworks(folder, *again[:-1], "other")
+    assert without.returncode == 2 and "'quieter'" in without.stderr and "Traceback" not in without.stderr
     unknown = attnworks(folder, "quietr", run, **plugins)
     assert unknown.returncode == 2 and "No such command" in unknown.stderr
 

@@ -12,7 +12,7 @@ import click
 
 from attnworks.cli.reshape_verbs import apply_and_show, reshape_options
 from attnworks.core.errors import UsageError
-from attnworks.core.plugins import has_entry_points, load_plugin
+from attnworks.core.plugins import has_entry_points, load_plugin, requested_plugins
 
 if TYPE_CHECKING:
     from attnworks.reshape.contract import Reshape
@@ -22,11 +22,11 @@ _TYPES = (int, float, str, bool)
 
 def plugin_command(ctx: click.Context, name: str) -> click.Command | None:
     """The command of a reshape that a plug-in registers under this name; None if there is none."""
-    plugins = ctx.find_root().obj or []
+    plugins = requested_plugins(ctx.find_root().params.get("plugins", ()))
     if not plugins and not has_entry_points("attnworks.reshapes"):
         return None
     for plugin in plugins:
-        load_plugin(plugin)  # again where only help is asked for; otherwise it is loaded
+        load_plugin(plugin)
     from attnworks.reshape import RESHAPES
 
     return reshape_command(name, RESHAPES[name]) if name in RESHAPES else None

@@ -189,14 +189,14 @@ class Receipt:
             return f"Cut {cut:,} of {counted(before, 'head')} ({how})"
         where = asked.get("heads") or asked.get("where") or asked.get("layers")
         how = f" ({'chosen automatically' if where == 'auto' else where})" if where else ""
-        by_head = self.reshape == "project" or any(place.count(".") > 1 for place in self.done)
-        places = counted(len(self.done), "place" if self.reshape == "grow" else "head" if by_head else "layer")
-        done = {
-            "grow": "Grew attention in {}",
-            "project": "Replaced {} by fixed forms",
-            "swap": "Swapped attention in {}",
-        }
-        return f"{done.get(self.reshape, f'Changed {{}} by {self.reshape}').format(places)}{how}"
+        if self.reshape == "grow":
+            return f"Grew attention in {counted(len(self.done), 'place')}{how}"
+        if self.reshape == "project":
+            return f"Replaced {counted(len(self.done), 'head')} by fixed forms{how}"
+        if self.reshape == "swap":
+            unit = "head" if any(place.count(".") > 1 for place in self.done) else "layer"
+            return f"Swapped attention in {counted(len(self.done), unit)}{how}"
+        return f"Changed {counted(len(self.done), 'place')} by {self.reshape}{how}"
 
     @property
     def summary(self) -> str:

@@ -11,7 +11,6 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from attnworks.api import load, save
 from attnworks.attention import Geometry, MechanismSpec
 from attnworks.core.errors import UnknownNameError, UsageError
 from attnworks.core.json_records import parse
@@ -44,7 +43,7 @@ from attnworks.training.objectives import choose_objective
 from tests.exam_helpers import LINES, tiny_tokenizer
 from tests.helpers import unchecked
 from tests.model_helpers import the
-from tests.reshape.reshape_helpers import PASSAGES, context_of, heads_of, model_of, subject_of, texts
+from tests.reshape.reshape_helpers import PASSAGES, context_of, heads_of, load, model_of, save, subject_of, texts
 from tests.tiny_models import TINY
 
 NARROW, WIDE = "window:window=1", "window:window=64"
