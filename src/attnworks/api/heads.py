@@ -187,7 +187,7 @@ def project(
     out: AnyPath | None = None,
     progress: Progress = silent,
 ) -> tuple[Subject, Receipt]:
-    """Replace heads by structured forms: the previous token, the first token, a band with learned values.
+    """Replace heads by fixed forms: the previous token, the first token, a band with learned values.
 
     Args:
         subject: A path, a `Subject`, a Hugging Face model, or a Transformer of attnworks. It stays as it is.

@@ -1,4 +1,4 @@
-"""`attnworks project`: replace heads by structured forms."""
+"""`attnworks project`: replace heads by fixed forms."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from attnworks.cli.reshape_verbs import reshape_and_show, reshape_options
 @click.option(
     "--heads",
     required=True,
-    help="Heads to replace, comma-separated as layer.head with * for all: 3.2,4.* or enc.0.*",
+    help="Heads to replace, as layer.head with * for all, comma-separated: 3.2,4.* or enc.0.*.",
 )
 @click.option(
     "--form",
@@ -46,7 +46,7 @@ from attnworks.cli.reshape_verbs import reshape_and_show, reshape_options
 )
 @reshape_options
 def project(model: str, **options: Any) -> None:
-    """Replace heads by structured forms: the previous token, the first token, a band.
+    """Replace heads by fixed forms: the previous token, the first token, a band.
 
     MODEL is a run of attnworks train, or a Hugging Face model. Each head gets the mix of fixed maps (offsets, first and
     last token, the mean of all tokens) that is nearest to its attention over the text, and loses its queries and keys.

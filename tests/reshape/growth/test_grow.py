@@ -607,10 +607,11 @@ def test_models_of_hugging_face(name: str, objective: str, where: str, by: str, 
 def test_from_python() -> None:
     model, told = growing_model(torch.float32), []
     new, receipt = attnworks.grow(
-        model, PASSAGES, tokenizer=WORDS, where="cross.0.1:values=2", heal=1, tell=lambda *event: told.append(event)
-    )
+        model, PASSAGES, tokenizer=WORDS, where="cross.0.1:values=2", heal=1,
+        progress=lambda *event: told.append(event),
+    )  # fmt: skip
     assert any(stage.startswith("Growing reads") and not total for stage, _, total in told)
-    assert isinstance(new, Transformer) and receipt.done == {"cross.0.1": "5 -> 7 values"}
+    assert isinstance(new.model, Transformer) and receipt.done == {"cross.0.1": "5 -> 7 values"}
     assert receipt.loss.healed is not None and receipt.text["texts"] == len(PASSAGES)
     assert model.config.slots == {}
     assert receipt.asked["kinds"] == ["keys", "values", "heads"] and receipt.asked["by"] == "fisher"
@@ -634,14 +635,18 @@ def test_the_command(chain: Chain, tmp_path: Path) -> None:
     (receipt,) = receipts(out)
     assert "Growing reads" in result.stderr and "Growing reads" not in result.stdout
     lines = result.stdout.splitlines()
-    assert lines[0] == "grow 2 places (enc.0.*:keys=1)" and f"Saved  {out}" in lines
-    assert "3 -> 4 keys" in result.stdout and "difference at zero" in result.stdout and "change" in result.stdout
+    assert lines[0].startswith("Grew attention in 2 places (enc.0.*:keys=1): loss ") and f"Saved  {out}" in lines
+    assert (
+        "3 -> 4 keys" in result.stdout
+        and "change of outputs with a step of zero" in result.stdout
+        and "change" in result.stdout
+    )
     for number in (receipt.loss.before, receipt.loss.predicted, receipt.loss.after):
         assert f"{number:.4g}" in result.stdout
     assert f"{receipt.parameters.after:,}" in result.stdout
-    assert shell("history", out).stdout.splitlines()[0] == "1. grow 2 places (enc.0.*:keys=1)"
+    assert shell("history", out).stdout.startswith("1. Grew attention in 2 places (enc.0.*:keys=1): loss ")
     message = shell("undo", out, "--out", tmp_path / "back").stdout
-    assert message.startswith("Undone: grow 2 places (enc.0.*:keys=1).")
+    assert message.startswith("Undone: Grew attention in 2 places (enc.0.*:keys=1).")
 
 
 def test_one_json_document(chain: Chain, tmp_path: Path) -> None:
@@ -659,7 +664,7 @@ def test_one_json_document(chain: Chain, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "told", "code"),
     [
-        ("", "expected --add or --where, got neither", 2),
+        ("", "expected add or where, got neither", 2),
         ("--add -1", "--add", 2),
         ("--add 2 --where enc.0.0:keys=1", "got both", 2),
         ("--where enc.0.0:wings=1", "growing at 'enc.0.0:wings=1'", 2),

@@ -247,7 +247,7 @@ def test_no_sentence_is_on_both_sides(tmp_path: Any) -> None:
 def test_python_with_an_own_model() -> None:
     model = model_of(torch.float32)
     new, receipt = attnworks.project(model, PASSAGES, tokenizer=WORDS, heads="enc.0.*", form="mean", heal=2)
-    assert isinstance(new, Transformer) and receipt.done == {"enc.0.0": "mean", "enc.0.1": "mean"}
+    assert isinstance(new.model, Transformer) and receipt.done == {"enc.0.0": "mean", "enc.0.1": "mean"}
     assert receipt.loss.healed is not None and receipt.text["texts"] == len(PASSAGES)
     assert set(mechanisms_of(model)[Slot.parse("enc.0")]) == {"dense"}
 
@@ -260,9 +260,9 @@ def test_python_with_a_model_of_hugging_face(name: str, objective: str) -> None:
     new, receipt = attnworks.project(model, given, tokenizer=tiny_tokenizer(name), heads="*.1.0", form="mix")
     slots = [slot for slot in mechanisms_of(model) if slot.layer == 1]
     assert list(receipt.done) == [f"{slot}.0" for slot in slots] and receipt.objective == objective
-    assert type(new) is type(model) and mechanisms_of(new)[slots[0]][0].startswith("structured")
+    assert type(new.model) is type(model) and mechanisms_of(new.model)[slots[0]][0].startswith("structured")
     assert receipt.healing.learning_rate == 5e-5
-    assert receipt.parameters.before == parameters(model) and receipt.parameters.after == parameters(new)
+    assert receipt.parameters.before == parameters(model) and receipt.parameters.after == parameters(new.model)
 
 
 # Mistakes ------------------------------------------------------------------------------------------------------------
