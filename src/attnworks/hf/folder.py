@@ -62,7 +62,7 @@ def save_hf(model: Any, folder: Path) -> None:
         f"# {type(model).__name__}, reshaped by attnworks\n\n"
         "Some attention heads are not what transformers knows, so that `from_pretrained` alone refuses this folder. "
         "Open it with attnworks:\n\n"
-        "```python\nimport attnworks\n\nmodel = attnworks.load('this-folder')\n```\n"
+        "```python\nimport attnworks\n\nsubject = attnworks.open('this-folder')\n```\n"
     )
 
 

@@ -33,10 +33,11 @@ LINEAR = AttentionConfig(heads=2, d_k=D_K, d_v=D_V, mechanism="linear")
 @cache
 def examined(case: str) -> Any:
     if case == "own":
-        return attnworks.examine(growing_model(), WORDS, PASSAGES[:48], measures=["bottleneck"])
+        return attnworks.examine(growing_model(), PASSAGES[:48], tokenizer=WORDS, measures=["bottleneck"])
     if case == "linear encoder":
-        return attnworks.examine(growing_model(slots={"enc.0": LINEAR}), WORDS, PASSAGES[:24], measures=["bottleneck"])
-    return attnworks.examine(TINY[case].build(), tiny_tokenizer(case), LINES * 4, measures=["bottleneck"])
+        model = growing_model(slots={"enc.0": LINEAR})
+        return attnworks.examine(model, PASSAGES[:24], tokenizer=WORDS, measures=["bottleneck"])
+    return attnworks.examine(TINY[case].build(), LINES * 4, tokenizer=tiny_tokenizer(case), measures=["bottleneck"])
 
 
 def test_it_is_asked_for_by_name() -> None:
@@ -108,6 +109,8 @@ def test_models_that_cannot_grow(name: str, reason: str) -> None:
 
 def test_objectives_that_are_relative() -> None:
     model = TINY["bert"].build(dtype=torch.float32)
-    exam = attnworks.examine(model, tiny_tokenizer("bert"), LINES, measures=["bottleneck"], objective="embedding")
+    exam = attnworks.examine(
+        model, LINES, tokenizer=tiny_tokenizer("bert"), measures=["bottleneck"], objective="embedding"
+    )
     assert not any(name.startswith("bottleneck") for name in exam.readings)
     assert any("an objective that says how good it is" in note for note in exam.notes)

@@ -372,7 +372,7 @@ def test_the_receipt(where: str, done: dict[str, str], added: int) -> None:
 
 
 def test_healing_goes_on_from_there() -> None:
-    new, receipt = grow(settings=replace(CARE, steps=3, rate=1e-3), where="cross.0.1:values=2")
+    new, receipt = grow(settings=replace(CARE, steps=3, learning_rate=1e-3), where="cross.0.1:values=2")
     assert receipt.loss.healed is not None and receipt.loss.healed < receipt.loss.after
     assert weights_fingerprint(new) == receipt.fingerprint[1]
 
@@ -442,7 +442,9 @@ def test_noise_is_refused() -> None:
 
 
 def test_relative_objectives_are_refused() -> None:
-    with pytest.raises(UsageError, match=r"only says how far it is from itself.*choose lm, mlm or seq2seq"):
+    with pytest.raises(
+        UsageError, match=r"only says how far it is from itself.*an output layer for words .lm, mlm, seq2seq."
+    ):
         run_reshape(Grow(add=2), subject_of(growing_model()), growing_texts(), ReshapeSettings("embedding"))
     text_loss = growing_bench().calibration
     assert survey_growth(text_loss, lambda *_: None, ("keys",)).text_loss is text_loss

@@ -85,7 +85,7 @@ def test_a_place_of_low_trust_is_left_out(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_a_named_place_is_refused_before_any_search(left_out: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(GrowthTrial, "search_along", lambda *_: pytest.fail("a step was searched for"))
+    monkeypatch.setattr(score_module.GrowthTrial, "search_along", lambda *_: pytest.fail("a step was searched for"))
     with pytest.raises(NoBottleneckError, match="confirm 46%"):
         Grow(where=TWO).make(growing_bench())
     assert left_out == ["enc.0.1:values"]
