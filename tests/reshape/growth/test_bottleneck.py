@@ -113,4 +113,4 @@ def test_objectives_that_are_relative() -> None:
         model, LINES, tokenizer=tiny_tokenizer("bert"), measures=["bottleneck"], objective="embedding"
     )
     assert not any(name.startswith("bottleneck") for name in exam.readings)
-    assert any("an objective that says how good it is" in note for note in exam.notes)
+    assert any("so that no change can lower it" in note for note in exam.notes)

@@ -268,15 +268,8 @@ def test_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     arguments = ["prune", str(run), "--keep", "0.5", "--compare", *pairs, "--threads", "1"]
     result = CliRunner().invoke(main, [*arguments, "--out", str(tmp_path / "out")])
     assert result.exit_code == 0, result.output
-    for words in (
-        "Cut 6 of 12 heads (ranked by ablation): loss ",
-        "layer",
-        "BLEU",
-        "embedding drift",
-        "bytes",
-        "time of a forward pass",
-        "loss, keeping",
-    ):
+    assert result.stdout.startswith("Cut 3 of 6 heads (ranked by ablation): loss ")
+    for words in ("layer", "BLEU", "embedding drift", "bytes", "time of a forward pass", "loss, keeping"):
         assert words in result.stdout
     again = CliRunner().invoke(main, ["history", str(tmp_path / "out")])
     assert "loss, keeping" in again.stdout and "1. Cut " in again.stdout
