@@ -57,7 +57,7 @@ RESHAPED = {
     "prune": "prune R --keep 0.75 --heal 5",
     "prune-by": "prune R --keep 0.5 --by role --evenly",
     "swap": 'swap R --to window:window=1 --layers "enc.*" --heal 5 --heal-by distil',
-    "swap-auto": "swap R --to window:window=2 --to linear --max-error 0.5 --n 24",
+    "swap-auto": "swap R --to window:window=2 --to linear --max-error 0.5 --length 24",
     "twice": "prune project --heads enc.1.0,cross.0.3",
 }
 BERT_RESHAPED = {
@@ -86,8 +86,8 @@ STUDIES = {
 }
 VERBS = (
     "", "advise", "bench", "bench attention", "claims", "compare", "completion", "count", "examine", "experiment",
-    *(f"experiment {name}" for name in (*THEORY, *STUDIES)), "report", "reshape",
-    *(f"reshape {name}" for name in ("grow", "history", "project", "prune", "replay", "swap", "undo")),
+    *(f"experiment {name}" for name in (*THEORY, *STUDIES)), "report",
+    "grow", "history", "project", "prune", "replay", "swap", "undo",
     "serve", "train", "translate",
 )  # fmt: skip
 MISTAKES = (
@@ -210,7 +210,9 @@ ITEMS = [
         ("reshape-prune", "examine-pruned", "report-pruned"),
         ("prune",),
     ),
-    Item("advise", f"advise R --n 64 --sentences 8 --max-error 0.5 {ONE}", ("run-small",), stdout_to="advice.json"),
+    Item(
+        "advise", f"advise R --length 64 --sentences 8 --max-error 0.5 {ONE}", ("run-small",), stdout_to="advice.json"
+    ),
     Item("advise-bert", "advise bert --text more.txt --to window:window=2 --to linear --threads 1", ("inputs",)),
     # claims
     Item("claims", "claims --json"),
