@@ -130,7 +130,7 @@ def advise(
     >>> attnworks.advise("runs/first", length=1024)  # doctest: +SKIP
     """
     asked = Swap(to=_names(to), max_error=max_error, length=length)
-    opened = as_subject(subject, tokenizer, device=device, dtype=dtype)
+    opened = as_subject(subject, tokenizer, device=device, dtype=dtype, progress=progress)
     asked.check(opened.model)
     split = read_split(opened, texts, pairs=CALIBRATION_PAIRS, sentences=HELD_OUT_SENTENCES, seed=seed)
     split = replace(split, learn=split.learn[:sentences])

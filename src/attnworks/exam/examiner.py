@@ -386,5 +386,5 @@ def run_examination(
     readings = exam.readings()
     return Examination(
         model=about_model, corpus={**(about or {}), **text.about()}, readings=readings,
-        findings=find(readings), notes=tuple(exam.notes), pins=pins,
+        findings=find(readings), notes=(*subject.remarks, *exam.notes), pins=pins,
     )  # fmt: skip

@@ -19,6 +19,7 @@ from attnworks.core.checks import choice
 from attnworks.core.errors import FolderError, MissingExtraError, UnsafeFileError, short_message
 from attnworks.core.folders import check_regular_files, disk_errors, load_error, parse_json, read_json_bytes
 from attnworks.core.notation import DTYPES
+from attnworks.core.packages import package_folder
 from attnworks.core.registry import unknown_name
 from attnworks.core.tensors import check_device
 from attnworks.hf import quiet
@@ -102,7 +103,9 @@ def _transformers(asked: str) -> ModuleType:
 
 
 def folder_of(path_or_id: str) -> Path:
-    """The folder itself, or the copy of an earlier download in the cache. Nothing is downloaded."""
+    """The folder itself, that of an installed package (`pypi:NAME`), or a copy in the cache. Nothing is downloaded."""
+    if (inside := package_folder(path_or_id)) is not None:
+        return inside
     folder = Path(path_or_id)
     if folder.is_file():
         if folder.suffix in PICKLE_SUFFIXES:

@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
+import torch
 from torch import Tensor, nn
 
 from attnworks.core.errors import UsageError
@@ -24,7 +25,8 @@ from attnworks.hf.observe import (
     observe_interface,
     unobservable,
 )
-from attnworks.hf.open import open_model
+from attnworks.hf.open import folder_of, open_model
+from attnworks.models.folder import half_precision_remark, stored_dtype
 from attnworks.text.tokenizers import DecoderReader, HuggingFaceReader, decoder_row, ended
 from attnworks.text.tokens import Batch, TokenRow, collate
 from attnworks.traces.layer import linear_queries
@@ -59,11 +61,19 @@ class HFSubject(Subject):
 
     @classmethod
     def open(
-        cls, path: str, *, device: str = "cpu", dtype: str = "float32", max_length: int | None = None
+        cls,
+        path: str,
+        *,
+        device: str = "cpu",
+        dtype: str = "float32",
+        max_length: int | None = None,
+        tokenizer: Any = None,
     ) -> HFSubject:
-        """A folder, or an id in the local cache; an error for anything else."""
-        model, tokenizer, name = open_model(path, device=device, dtype=dtype)
-        return cls(model, name).with_tokenizer(tokenizer, max_length)
+        """A folder, or an id in the local cache; an error for anything else. A tokenizer replaces that of the folder."""
+        model, found, name = open_model(path, device=device, dtype=dtype)
+        subject = cls(model, name).with_tokenizer(found if tokenizer is None else tokenizer, max_length)
+        subject.remarks = half_precision_remark(stored_dtype(folder_of(path)), getattr(torch, dtype))
+        return subject
 
     def _write(self, folder: Path) -> None:
         save_hf(self.model, folder)
@@ -89,9 +99,10 @@ class HFSubject(Subject):
 
     def _set_tokenizer(self, tokenizer: Any, max_length: int | None) -> None:
         """A tokenizer may have more ids than the embedding; padding, which is masked, then is 0."""
-        asked = f"an examination of {self.name}"
+        asked = f"text for {self.name}"
         if tokenizer is None:
-            raise UsageError(asked, "a tokenizer", "none", "save one into the same folder, or pass one in Python")
+            remedy = "pass tokenizer=..., for example a transformers.AutoTokenizer, or save one into the model's folder"
+            raise UsageError(asked, "a tokenizer beside the model", "none", remedy)
         if (reads := getattr(self.model, "main_input_name", "input_ids")) != "input_ids":
             raise UsageError(asked, "a model that reads text", f"one of {reads}", "use attnworks.traces.adapted")
         self._tokenizer = tokenizer

@@ -7,11 +7,13 @@ types and hashes are checked before a model is returned, and pickle is never ope
 from __future__ import annotations
 
 import glob
+import math
 import os
 from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import safe_open
 from torch import Tensor, nn
 
 from attnworks.core.checks import new_place
@@ -20,6 +22,7 @@ from attnworks.core.folders import (
     TensorTable,
     best_checkpoint,
     canonical_json,
+    check_regular,
     describe_tensor,
     disk_errors,
     is_tensor_table,
@@ -41,6 +44,28 @@ from attnworks.models.config import ModelConfig, config_from_json, config_to_jso
 MODEL_FILES = CONFIG_FILE, WEIGHTS_FILE, MANIFEST_FILE = "config.json", "model.safetensors", "manifest.json"
 FOLDER_FORMAT = 1
 PICKLE_SUFFIXES = {".bin", ".pt", ".pth", ".ckpt", ".pkl", ".pickle"}
+STORED_DTYPES = {"F32": torch.float32, "F64": torch.float64, "BF16": torch.bfloat16, "F16": torch.float16}
+HALF_DTYPES = (torch.float16, torch.bfloat16)
+
+
+def stored_dtype(folder: Path) -> torch.dtype:
+    """The type of most numbers in the weights of a model."""
+    counts = dict.fromkeys(STORED_DTYPES, 0)
+    for path in folder.glob("*.safetensors"):
+        check_regular(path)
+        with safe_open(path, framework="pt") as file:
+            for part in map(file.get_slice, file.keys()):
+                if part.get_dtype() in counts:
+                    counts[part.get_dtype()] += math.prod(part.get_shape())
+    return STORED_DTYPES[max(counts, key=lambda name: counts[name])]
+
+
+def half_precision_remark(stored: torch.dtype, opened: torch.dtype) -> tuple[str, ...]:
+    """A sentence for weights in half precision that were opened in another type; nothing for others."""
+    if stored not in HALF_DTYPES or stored == opened:
+        return ()
+    names = [str(dtype).removeprefix("torch.") for dtype in (stored, opened)]
+    return (f"the weights are stored in {names[0]} and were opened in {names[1]}",)
 
 
 def save_model(model: Model, folder: str | os.PathLike[str], *, overwrite: bool = False) -> Path:

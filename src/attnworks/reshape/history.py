@@ -9,7 +9,6 @@ NEW/                     a run of attnworks, or a model of Hugging Face, as befo
 from __future__ import annotations
 
 import hashlib
-import math
 import os
 import shutil
 import tempfile
@@ -19,7 +18,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import safe_open
 
 from attnworks.core.checks import choice, new_place
 from attnworks.core.display import Progress, silent
@@ -41,7 +39,7 @@ from attnworks.core.json_records import parse
 from attnworks.core.notation import DTYPES
 from attnworks.hf.folder import README_FILE, is_reshaped, save_hf
 from attnworks.hf.open import MODEL_FILES, folder_of
-from attnworks.models.folder import CONFIG_FILE, MANIFEST_FILE, load_model
+from attnworks.models.folder import CONFIG_FILE, MANIFEST_FILE, load_model, stored_dtype
 from attnworks.models.transformer import Transformer
 from attnworks.reshape.contract import RESHAPES
 from attnworks.reshape.growth.apply import stretched_state
@@ -62,7 +60,6 @@ from attnworks.training.run_folder import (
 )
 
 HISTORY_FOLDER, BEFORE_FOLDER, RECEIPT_FILE = "history", "before", "receipt.json"
-STORED_DTYPES = {"F32": torch.float32, "F64": torch.float64, "BF16": torch.bfloat16, "F16": torch.float16}
 RUN_FILES = (RECIPE_FILE, SOURCE_FILE, TARGET_FILE)
 WEIGHTS = (".safetensors", ".safetensors.index.json")
 """How the names of files with weights end."""
@@ -110,18 +107,6 @@ def _no_history(asked: str) -> FolderError:
     return FolderError(asked, "a model that was reshaped", "no history", "choose a reshaped model")
 
 
-def _stored_type(folder: Path) -> torch.dtype:
-    """The type of most numbers in the weights of a model."""
-    counts = dict.fromkeys(STORED_DTYPES, 0)
-    for path in folder.glob("*.safetensors"):
-        check_regular(path)
-        with safe_open(path, framework="pt") as file:
-            for part in map(file.get_slice, file.keys()):
-                if part.get_dtype() in counts:
-                    counts[part.get_dtype()] += math.prod(part.get_shape())
-    return STORED_DTYPES[max(counts, key=lambda name: counts[name])]
-
-
 def check_history(place: ModelFolder) -> None:
     """Refuse a model whose history was damaged, before the work of a reshape begins."""
     for step in _steps(place.folder):
@@ -138,7 +123,7 @@ def write_outcome(model: Any, receipt: Receipt, before: ModelFolder, out: Path) 
     if (odd := receipt.out_of_range()) is not None:
         remedy = "check the model: attnworks examine MODEL"
         raise FolderError(f"write to {out}", "a receipt that can be read again", odd, remedy)
-    model = model.to(_stored_type(before.model))
+    model = model.to(stored_dtype(before.model))
     with new_folder(out) as scratch:
         steps = _steps(before.folder)
         _copy_steps(steps, scratch)

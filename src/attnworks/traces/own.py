@@ -16,7 +16,7 @@ from attnworks.models import Observation, Recurrent, Transformer
 from attnworks.models.anatomy import own_anatomy
 from attnworks.models.decoding import greedy
 from attnworks.models.decoding.translate import max_target_tokens
-from attnworks.models.folder import load_model, write_model
+from attnworks.models.folder import half_precision_remark, load_model, write_model
 from attnworks.text.tokenizers import VocabularyReader, decoder_row
 from attnworks.text.tokens import Batch, TokenRow, collate
 from attnworks.text.vocabulary import BOS, EOS, PAD, Vocabulary
@@ -64,23 +64,43 @@ class OwnSubject(Subject):
 
     @classmethod
     def open(
-        cls, path: str, *, device: str = "cpu", dtype: str = "float32", max_length: int | None = None
+        cls,
+        path: str,
+        *,
+        device: str = "cpu",
+        dtype: str = "float32",
+        max_length: int | None = None,
+        tokenizer: Any = None,
     ) -> OwnSubject:
         """The best checkpoint of a training run (the last one, if it was never validated), or a saved model.
 
-        A model that was saved without vocabularies runs on batches, and reads text once it is given a tokenizer.
+        A model that was saved without vocabularies runs on batches, and reads text once it is given a tokenizer. A
+        tokenizer takes the place of the vocabularies in the folder.
         """
         folder = Path(path)
         if not is_run(folder):
-            model = _in(load_model(folder), device, dtype)
-            return cls(model, folder.name, _vocabularies(folder), max_length=max_length)
+            vocabularies = _vocabularies(folder) if tokenizer is None else tokenizer
+            return cls._in(load_model(folder), folder.name, vocabularies, device, dtype, max_length)
         read_recipe(folder)
         checkpoint = best_checkpoint(folder)
         if checkpoint is None:
             remedy = f"train it first: attnworks train --resume {folder}"
             raise FolderError(f"open the run {folder}", "a checkpoint", "none yet", remedy)
-        model = _in(load_model(checkpoint), device, dtype)
-        return cls(model, str(folder), load_vocabularies(folder), max_length=max_length)
+        vocabularies = load_vocabularies(folder) if tokenizer is None else tokenizer
+        return cls._in(load_model(checkpoint), str(folder), vocabularies, device, dtype, max_length)
+
+    @classmethod
+    def _in(
+        cls, model: nn.Module, name: str, vocabularies: Any, device: str, dtype: str, max_length: int | None
+    ) -> OwnSubject:
+        """The model on this device and in this type, in evaluation mode."""
+        if not isinstance(model, Transformer | Recurrent):
+            got, remedy = "a network on vectors", "open it with attnworks.models.folder.load_model"
+            raise UsageError("open a model", "a model that reads tokens", got, remedy)
+        stored, opened = next(model.parameters()).dtype, getattr(torch, dtype)
+        subject = cls(model.to(device=device, dtype=opened).eval(), name, vocabularies, max_length=max_length)
+        subject.remarks = half_precision_remark(stored, opened)
+        return subject
 
     def _write(self, folder: Path) -> None:
         write_model(self.model, folder)
@@ -102,8 +122,9 @@ class OwnSubject(Subject):
         both = (tokenizer, tokenizer) if isinstance(tokenizer, Vocabulary) else tokenizer
         if not isinstance(both, tuple):
             expected = "the vocabulary of the model, or those of source and target"
-            remedy = "pass the Vocabulary, or the pair of them, that the model was trained with"
-            raise UsageError(f"an examination of {self.name}", expected, type(tokenizer).__name__, remedy)
+            got = "none" if tokenizer is None else type(tokenizer).__name__
+            remedy = "pass tokenizer=..., the Vocabulary, or the pair of them, that the model was trained with"
+            raise UsageError(f"text for {self.name}", expected, got, remedy)
         self.vocabularies = both
         side = "target" if self.abilities.kind == "decoder" else "source"
         self.source = VocabularyReader(both[side == "target"], side, self.max_length, max_length)
@@ -147,14 +168,6 @@ class OwnSubject(Subject):
                 bilinear=seen.scale is not None, scoring=seen.scoring,
             )
         )  # fmt: skip
-
-
-def _in(model: nn.Module, device: str, dtype: str) -> Transformer | Recurrent:
-    """The model on this device and in this type, in evaluation mode."""
-    if not isinstance(model, Transformer | Recurrent):
-        got, remedy = "a network on vectors", "open it with attnworks.models.folder.load_model"
-        raise UsageError("open a model", "a model that reads tokens", got, remedy)
-    return model.to(device=device, dtype=getattr(torch, dtype)).eval()
 
 
 def _vocabularies(folder: Path) -> tuple[Vocabulary, Vocabulary] | None:

