@@ -93,7 +93,7 @@ VERBS = (
 MISTAKES = (
     "examine nowhere", "train huge --out X", "train tiny --mechanism windov --out X", "prune R --out X",
     "grow R --add 2 --kinds minds --out X", "translate bert word", "examine bert --measures rang",
-    "examine bert --text pairs.tsv --max-tokens 4 --objective seq2seq", "report bert --out r.html", "compare A bert",
+    "examine bert --text pairs.tsv --max-length 4 --objective seq2seq", "report bert --out r.html", "compare A bert",
     "count gpt-9", "claims S9.9", "experiment paths --heads 5", "history bert", "advise R --to nothing",
 )  # fmt: skip
 

@@ -175,7 +175,7 @@ def served(model: str) -> Callable[[Path], dict[str, Any]]:
     def ask(work: Path) -> dict[str, Any]:
         logs = work.parent / f"serving-{model}"
         clean = Cleaner({str(work): "<work>", str(SOURCE.parent): "<checkout>"})
-        arguments = ["serve", model, "--text", LINES[0], "--max-tokens", "23", "--threads", "1"]
+        arguments = ["serve", model, "--text", LINES[0], "--max-length", "23", "--threads", "1"]
         child = start(arguments, work, logs)
         try:
             address = _address(logs.with_suffix(".out"))

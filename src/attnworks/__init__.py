@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from attnworks import training as training
     from attnworks.api.exams import compare as compare
     from attnworks.api.exams import examine as examine
+    from attnworks.api.exams import view as view
     from attnworks.api.heads import grow as grow
     from attnworks.api.heads import project as project
     from attnworks.api.heads import prune as prune
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
     from attnworks.exam.reading import Reading as Reading
     from attnworks.models import build as build
     from attnworks.models import preset as preset
+    from attnworks.page.file import WrittenPage as WrittenPage
     from attnworks.page.file import report as report
     from attnworks.page.server.start import serve as serve
     from attnworks.reshape.history import replay as replay
@@ -51,7 +53,7 @@ if TYPE_CHECKING:
     from attnworks.traces.subject import wrap as wrap
 
 _HOMES = {
-    "api.exams": "compare examine",
+    "api.exams": "compare examine view",
     "api.heads": "grow project prune",
     "api.mechanisms": "advise swap",
     "api.reshapes": "apply history",
@@ -63,7 +65,7 @@ _HOMES = {
     "exam.examination": "Examination",
     "exam.reading": "Reading",
     "models": "build preset",
-    "page.file": "report",
+    "page.file": "WrittenPage report",
     "page.server.start": "serve",
     "reshape.history": "replay undo",
     "reshape.receipt": "Receipt",

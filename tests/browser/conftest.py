@@ -134,6 +134,6 @@ TYPED = [word for word in HOSTILE if word.isprintable() and word == " ".join(wor
 def live_page(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The address of a live page, whose server stops at the end. It refuses no question on a busy machine."""
     folder = live_model(tmp_path_factory.mktemp("live") / "bert", TYPED)
-    model = LiveModel(open_subject(str(folder)), max_tokens=128, text="the cat sees a bird .")
+    model = LiveModel(open_subject(str(folder)), max_length=128, text="the cat sees a bird .")
     with serving(model.page(), model, Worker(patience=600.0)) as client:
         yield f"http://127.0.0.1:{client.port}/{TOKEN}/"

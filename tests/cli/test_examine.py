@@ -278,11 +278,11 @@ def test_no_text_file(folders: dict[str, Path], tmp_path: Path) -> None:
 def test_long_text_is_refused_or_cut(name: str, folders: dict[str, Path], tmp_path: Path) -> None:
     text = write_lines(tmp_path / "long.txt", [LINES[0], " ".join(["the cat sees"] * 20)])
     line = mistake(folders[name], "--text", text)
-    assert "line 2" in line and "--max-tokens 37" in line
-    found = examined(folders[name], "--text", text, "--max-tokens", 37, "--measures", "rank")
+    assert "line 2" in line and "--max-length 37" in line
+    found = examined(folders[name], "--text", text, "--max-length", 37, "--measures", "rank")
     assert found["corpus"]["longest"] == 37
-    assert "positions of the model" in mistake(folders[name], "--text", text, "--max-tokens", 38)
-    assert "at least" in mistake(folders[name], "--text", text, "--max-tokens", 1)
+    assert "positions of the model" in mistake(folders[name], "--text", text, "--max-length", 38)
+    assert "at least" in mistake(folders[name], "--text", text, "--max-length", 1)
 
 
 def test_pickles_are_not_opened(tmp_path: Path, text: Path, folders: dict[str, Path]) -> None:

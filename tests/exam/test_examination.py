@@ -5,17 +5,21 @@ from __future__ import annotations
 import io
 import json
 import math
+import re
+import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from rich.console import Console
 from torch import Tensor
 
-from attnworks.cli import examine_display
-from attnworks.cli.examine_display import show
-from attnworks.core.errors import UnknownNameError, UsageError
+import attnworks
+from attnworks.cli import console as console_module
+from attnworks.cli.console import progress_display
+from attnworks.core.errors import MissingExtraError, UnknownNameError, UsageError
 from attnworks.core.places import Kind, Slot
 from attnworks.exam.examination import ExamFinding, Examination, Pin
 from attnworks.exam.findings import find
@@ -218,22 +222,26 @@ def test_findings_are_plain_data() -> None:
 # --- in a terminal ----------------------------------------------------------------------------------------------------
 
 
-def screen(exam: Examination, width: int = 80, folder: Path | None = None) -> str:
+def screen(result: object, width: int = 80) -> str:
     console = Console(width=width, file=io.StringIO(), highlight=False)
-    show(exam, console, folder)
+    console.print(result)
     assert isinstance(console.file, io.StringIO)
     return console.file.getvalue()
 
 
-@pytest.mark.parametrize("width", [80, 120])
+@pytest.mark.parametrize("width", [60, 80, 120])
 @pytest.mark.parametrize("kinds", [("encoder",), ("decoder",), ("encoder", "decoder", "cross")])
 def test_the_summary_fits_the_width(kinds: tuple[Kind, ...], width: int) -> None:
     exam = examined(*kinds)
-    text = screen(exam, width, Path("runs/exam"))
+    text = screen(exam, width)
     assert max(map(len, text.splitlines())) <= width
-    assert "tiny" in text and "123,457 parameters" in text and "on grammar: 17 sentences, 211 tokens" in text
-    assert all(word in text for word in ("residual", "cosine", "stable rank", "Findings", "Notes", "runs/exam"))
-    assert "attnworks compare runs/exam OTHER" in text
+    assert (
+        "tiny" in text
+        and "123,457 parameters" in " ".join(text.split())
+        and "on grammar: 17 sentences, 211 tokens" in text
+    )
+    assert all(word in text for word in ("residual", "cosine", "stable rank", "Findings", "Notes"))
+    assert not any(cut in text for cut in ("…", "..."))
     assert all(name in text for name in ("encoder", "cross-attention")) == (len(kinds) > 1)
     assert " ".join(exam.findings[0].text.split()) in " ".join(text.split())
 
@@ -284,21 +292,130 @@ def test_many_heads_go_on_below(heads: int, width: int) -> None:
     assert sum(map(len, cells)) >= heads
 
 
-def test_progress_is_silent_when_quiet_and_in_lines_in_a_pipe(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(examine_display, "PLAIN_EVERY_SECONDS", -1.0)
+def test_progress_is_silent_when_quiet_and_in_lines_in_a_pipe(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(console_module, "PLAIN_EVERY_SECONDS", -1.0)
     for quiet in (True, False):
-        console = Console(file=io.StringIO(), width=80)
-        with examine_display.examine_progress(console, quiet=quiet) as advance:
-            advance.begin(34)
-            advance(17)
-        assert isinstance(console.file, io.StringIO)
-        text = console.file.getvalue()
-        assert text == "" if quiet else text.startswith("50% done in ") and "min left" in text
+        with progress_display("examine", quiet=quiet) as progress:
+            progress("examining", 0, 34)
+            progress("examining", 17, 34)
+        told = capsys.readouterr().err.splitlines()
+        assert told == [] if quiet else told[0] == "examining" and told[1].startswith("examining: 17 of 34, about ")
 
 
-def test_progress_is_a_bar_in_a_terminal() -> None:
-    console = Console(file=io.StringIO(), width=80, force_terminal=True)
-    with examine_display.examine_progress(console, 34) as advance:
-        advance(17)
+def test_progress_is_a_bar_whose_estimate_is_whole_at_80_columns(monkeypatch: pytest.MonkeyPatch) -> None:
+    console = Console(file=io.StringIO(), width=80, force_terminal=True, soft_wrap=True)
+    monkeypatch.setattr(console_module, "progress_console", lambda: console)
+    with progress_display("examine", quiet=False) as progress:
+        progress("examining", 19_200, 38_400)
     assert isinstance(console.file, io.StringIO)
-    assert "50%" in console.file.getvalue() and "sentences/s" in console.file.getvalue()
+    line = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", console.file.getvalue()).strip().splitlines()[-1]
+    assert re.search(r"19200/38400 \d:\d\d:\d\d elapsed, [-:\d]+ left", line) and len(line.rstrip()) <= 80
+
+
+# --- as tensors, arrays and frames ------------------------------------------------------------------------------------
+
+
+def test_values_as_one_tensor_and_one_array() -> None:
+    exam = examined()
+    for name in ("saturation.entropy", "rank.residual", "roles.offset", "paths.share", "paths.embedding"):
+        reading = exam[name]
+        assert isinstance(reading.tensor, Tensor) and isinstance(reading.numpy(), np.ndarray)
+        assert reading.tensor.dim() == len(reading.axes) and (reading.numpy() == reading.tensor.numpy()).all()
+    assert exam["roles.offset"].tensor.shape == (LAYERS, HEADS, OFFSETS)
+    labels = exam["roles.label"]
+    assert labels.numpy().shape == (LAYERS, HEADS) and labels.numpy()[0, 1] == "previous"
+    with pytest.raises(UsageError, match=r"roles\.label as one tensor: expected numbers, got labels; use numpy\(\)"):
+        labels.tensor  # noqa: B018
+
+
+def test_layers_with_other_numbers_of_heads_are_no_tensor() -> None:
+    uneven = stated("sinks.first", ("layer", "head"), [[0.5], [0.25, 0.75]])
+    for read in (lambda: uneven.tensor, uneven.numpy):
+        with pytest.raises(UsageError, match=r"expected layers of the same shape, got 1 and 2; use \.value") as told:
+            read()
+        assert "\n" not in str(told.value)
+    assert list(uneven.to_frame()["value"]) == [0.5, 0.25, 0.75]
+
+
+def test_a_reading_as_a_frame() -> None:
+    reading = examined("encoder", "cross")["saturation.entropy@cross"]
+    frame = reading.to_frame()
+    assert list(frame.columns) == ["kind", "layer", "head", "value", "spread", "low", "high", "count"]
+    assert len(frame) == LAYERS * HEADS and set(frame["kind"]) == {"cross"} and set(frame["count"]) == {SENTENCES}
+    assert (frame["low"] <= frame["value"]).all() and (frame["value"] <= frame["high"]).all()
+    row = frame[(frame["layer"] == 2) & (frame["head"] == 3)].iloc[0]
+    assert row["value"] == float(reading.tensor[2, 3])
+    assert frame.groupby("layer")["value"].mean().tolist() == pytest.approx(reading.tensor.mean(1).tolist())
+
+
+def test_frames_of_other_axes_have_their_ticks() -> None:
+    exam = examined()
+    offsets = exam["roles.offset"].to_frame()
+    assert len(offsets) == LAYERS * HEADS * OFFSETS and sorted(set(offsets["offset"])) == [-3, -2, -1, 0, 1, 2, 3]
+    at = offsets[(offsets["layer"] == 1) & (offsets["head"] == 4) & (offsets["offset"] == -1)]
+    assert at["value"].item() == float(exam["roles.offset"].tensor[1, 4, 2])
+    assert list(exam["rank.residual"].to_frame()["depth"]) == [0, 1, 2, 3]
+    assert list(exam["paths.share"].to_frame().columns)[:3] == ["kind", "length", "value"]
+    assert len(exam["paths.embedding"].to_frame()) == 1
+    labels = exam["roles.label"].to_frame()
+    assert list(labels.columns) == ["kind", "layer", "head", "value"] and labels["value"][1] == "previous"
+
+
+def test_an_examination_as_a_frame_has_one_row_per_head() -> None:
+    exam = examined("encoder", "decoder", "cross")
+    frame = exam.to_frame()
+    assert len(frame) == 3 * LAYERS * HEADS and frame["name"].is_unique
+    assert list(frame.columns) == [
+        "kind", "layer", "head", "name", "saturation.entropy", "saturation.jacobian", "sinks.first", "roles.label",
+        "roles.score",
+    ]  # fmt: skip
+    row = frame.set_index("name").loc["cross.1.2"]
+    assert (row["kind"], row["layer"], row["head"]) == ("cross", 1, 2)
+    assert row["sinks.first"] == float(exam["sinks.first@cross"].tensor[1, 2])
+    assert row["roles.label"] == exam["roles.label@cross"].numpy()[1, 2]
+    assert set(frame.groupby("kind")["sinks.first"].mean().index) == {"encoder", "decoder", "cross"}
+
+
+def test_heads_without_a_number_are_rows_too() -> None:
+    reading = stated("sinks.first", ("layer", "head"), [[0.5, 0.25]])
+    frame = Examination({"heads": {"enc.0": 2, "enc.1": 1}}, {}, Readings([reading])).to_frame()
+    assert list(frame["name"]) == ["enc.0.0", "enc.0.1", "enc.1.0"] and frame["sinks.first"].isna().sum() == 1
+
+
+def test_without_pandas_a_frame_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    for result in (examined(), examined()["sinks.first"]):
+        with pytest.raises(MissingExtraError, match="the package pandas"):
+            result.to_frame()
+
+
+def test_an_examination_is_saved_and_its_page_written(tmp_path: Path) -> None:
+    exam = examined()
+    folder = exam.save(tmp_path / "exam")
+    assert attnworks.open(folder).to_json() == exam.to_json()
+    page = exam.report(tmp_path / "page.html")
+    assert page.path == tmp_path / "page.html" and page.bytes == page.path.stat().st_size
+    assert exam.findings and all(isinstance(finding, ExamFinding) for finding in exam.findings)
+
+
+@pytest.mark.parametrize("width", [60, 80])
+@pytest.mark.parametrize("heads", [5, 40])
+def test_a_reading_shows_itself_within_the_width(width: int, heads: int) -> None:
+    reading = drawn("saturation.entropy", ("layer", "head"), [(heads,)] * 3)
+    lines = screen(reading, width).splitlines()
+    assert max(map(len, lines)) <= width and "…" not in "".join(lines)
+    assert " ".join(lines[:2]).startswith("saturation.entropy (encoder): words for people")
+    headings = " ".join(line.replace("layer \\ head", "") for line in lines if "layer" in line).split()
+    assert headings == [str(head) for head in range(heads)], "every head has its column"
+    assert sum(line.lstrip().startswith("enc.2") for line in lines) == sum("layer" in line for line in lines)
+
+
+def test_results_in_a_prompt_and_in_a_notebook() -> None:
+    exam = examined()
+    assert (
+        len(repr(exam)) < 100 and len(repr(exam["roles.offset"])) < 100 and "roles.offset" in repr(exam["roles.offset"])
+    )
+    assert "<pre" in exam["sinks.first"]._repr_html_() and "enc.2" in exam["sinks.first"]._repr_html_()
+    assert "<iframe" in exam._repr_html_()

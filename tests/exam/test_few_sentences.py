@@ -72,12 +72,12 @@ def test_long_texts_are_left_out_of_forms(model: Any) -> None:
     exam = examined(model, [LINES[0]] + [LONG] * 12, "structure")
     assert about(exam, "structured forms") == [
         "structured forms are unreliable: they come from 1 of 13 texts, of which 12 are longer than 64 tokens; "
-        "cut texts with --max-tokens 64"
+        "cut texts with --max-length 64"
     ]
     enough = examined(model, [*many(MIN_RELIABLE_SENTENCES), LONG], "structure")
     assert about(enough, "structured forms") == [
         "structured forms come from 8 of 9 texts, of which 1 is longer than 64 tokens; "
-        "cut texts with --max-tokens 64 to use more"
+        "cut texts with --max-length 64 to use more"
     ]
 
 
@@ -91,7 +91,7 @@ def test_no_text_is_short_enough(model: Any) -> None:
     exam = examined(model, [LONG] * 4, "structure")
     assert not {"structure.form", "structure.distance"} & {*exam.readings}, "no list of forms of nothing"
     (note,) = exam.notes
-    assert note == "structure was not computed: no text has 64 tokens or fewer; cut texts with --max-tokens 64"
+    assert note == "structure was not computed: no text has 64 tokens or fewer; cut texts with --max-length 64"
 
 
 def test_long_texts_do_not_thin_out_the_short_ones() -> None:

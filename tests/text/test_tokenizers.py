@@ -159,7 +159,7 @@ def test_too_long_for_the_model() -> None:
     with pytest.raises(UsageError) as caught:
         reader.read(Text("go " * 698, line=7))
     assert str(caught.value) == (
-        "line 7: expected at most 512 tokens, the positions of the model, got 700; cut it by --max-tokens 512"
+        "line 7: expected at most 512 tokens, the positions of the model, got 700; cut it by --max-length 512"
     )
 
 

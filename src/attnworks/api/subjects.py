@@ -9,6 +9,7 @@ from typing import Any
 
 from attnworks.core.display import Progress, silent
 from attnworks.core.errors import UsageError
+from attnworks.core.folders import disk_errors
 from attnworks.exam.folder import EXAM_FILE, read_exam
 from attnworks.traces.subject import Subject, open_subject, wrap
 
@@ -32,12 +33,18 @@ def open(
     >>> subject = attnworks.open("runs/first")  # doctest: +SKIP
     >>> exam = attnworks.open("exams/first")  # doctest: +SKIP
     """
-    if (Path(path) / EXAM_FILE).is_file():
+    if is_exam_folder(path):
         return read_exam(path)
     subject = open_subject(str(path), device=device, dtype=dtype, max_length=max_length)
     for remark in subject.remarks:
         warnings.warn(f"{path}: {remark}", stacklevel=2)
     return subject
+
+
+def is_exam_folder(path: str | os.PathLike[str]) -> bool:
+    """Whether this is the folder of an examination; an error for a path that cannot be looked up."""
+    with disk_errors(f"open {path}", remedy="check the path"):
+        return (Path(path) / EXAM_FILE).is_file()
 
 
 def as_subject(
@@ -52,11 +59,9 @@ def as_subject(
 ) -> Subject:
     """The subject of a public function: a path is opened, a model is wrapped, a subject stays as it is."""
     if isinstance(subject, str | os.PathLike):
-        if (Path(subject) / EXAM_FILE).is_file():
+        if is_exam_folder(subject):
             raise UsageError(f"open {subject}", "a model", "an examination", "use attnworks.open or attnworks.report")
-        opened = open_subject(
-            str(subject), device=device, dtype=dtype, max_length=max_length, tokenizer=tokenizer
-        )
+        opened = open_subject(str(subject), device=device, dtype=dtype, max_length=max_length, tokenizer=tokenizer)
         for remark in opened.remarks:
             progress(remark, 0, 0)
         return opened

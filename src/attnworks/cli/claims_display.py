@@ -16,8 +16,8 @@ from rich.text import Text
 
 from attnworks.cli.claims import VERDICTS
 from attnworks.cli.console import console, print_json, progress_bar, progress_console
-from attnworks.cli.examine_run import passages_of
 from attnworks.core.errors import UsageError
+from attnworks.text.sources import read_texts
 from attnworks.theory import Verdict, find_claims
 from attnworks.theory.contract import DOCUMENTS
 from attnworks.theory.laws import LAYER_LAWS, STACK_LAWS
@@ -187,7 +187,8 @@ def check_on_and_show(ids: Sequence[str], options: dict[str, Any]) -> None:
         raise UsageError(
             f"{' '.join(ids)} on a model", f"some of {', '.join(sorted(laws))}", "none of these", "choose some of them"
         )
-    passages, about, remark = passages_of({**options, "sentences": options["sentences"] or SENTENCES})
+    texts = options["text"] if options["corpus"] is None else options["corpus"]
+    passages, about, remark = read_texts(texts, sentences=options["sentences"] or SENTENCES, seed=options["seed"])
     screen, errors, quiet = console(), progress_console(), options["as_json"]
     if remark and not quiet:
         errors.print(f"[yellow]{remark}")

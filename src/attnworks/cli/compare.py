@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from attnworks.cli.console import console, print_json
+from attnworks.cli.options import json_option
 
 
 @click.command()
@@ -18,16 +18,16 @@ from attnworks.cli.console import console, print_json
     default=10,
     show_default=True,
     metavar="N",
-    help="Show N changes, the most certain first.",
+    help="Show the N most certain changes.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print all changes as one JSON object and nothing else.")
+@json_option
 def compare(before: Path, after: Path, top: int, as_json: bool) -> None:
-    """Say what changed between two examinations, head by head.
+    """Compare two examinations, head by head.
 
-    BEFORE and AFTER are folders that `attnworks examine` wrote: of two models, of one model before and after training
-    or reshaping, or of one model on two texts. Numbers are compared with their confidence intervals. Heads of a model
-    that attnworks reshape wrote are matched to those of the model before through its receipts; heads that were cut or
-    added are listed.
+    BEFORE and AFTER are folders that `attnworks examine --out` wrote: of two models, of one model before and after
+    training or reshaping, or of one model on two texts. Numbers are compared with their confidence intervals. Heads of
+    a reshaped model are matched to those of the model before through its receipts; heads that were cut or added are
+    listed. --json prints all changes.
 
     \b
     Examples:
@@ -35,13 +35,11 @@ def compare(before: Path, after: Path, top: int, as_json: bool) -> None:
       attnworks compare exams/bert exams/bert-pruned --top 30
       attnworks compare exams/a exams/b --json | jq '.changes[:5]'
     """
-    from attnworks.exam.compare import compare_exams as compare_exams
-    from attnworks.exam.folder import read_exam
+    import attnworks
+    from attnworks.cli.console import console, print_json
 
-    comparison = compare_exams(read_exam(before), read_exam(after))
+    comparison = attnworks.compare(before, after, top=top)
     if as_json:
         print_json(comparison.to_json())
-        return
-    from attnworks.cli.compare_display import show_comparison
-
-    show_comparison(comparison, str(before), str(after), console(), top)
+    else:
+        console().print(comparison)

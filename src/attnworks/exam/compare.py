@@ -11,6 +11,7 @@ import numpy as np
 from scipy.stats import t as student
 from torch import Tensor
 
+from attnworks.core.display import rich_html
 from attnworks.exam.examination import Examination
 from attnworks.exam.head_matches import Match, State, match_heads
 from attnworks.exam.lineage import LINEAGE, Lineage, read_lineage
@@ -96,6 +97,8 @@ class Comparison:
     roles             those of them whose label changed
     curves            readings along depth
     notes             what cannot be compared, what changed but is not compared number by number, and what else differs
+    names             what the two examinations are called
+    top               how many changes are shown; `changes` has all of them
     """
 
     compared: int
@@ -105,6 +108,8 @@ class Comparison:
     roles: tuple[NewRole, ...]
     curves: tuple[DepthCurve, ...]
     notes: tuple[str, ...]
+    names: tuple[str, str] = ("before", "after")
+    top: int = 10
 
     @property
     def certain(self) -> tuple[NumberChange, ...]:
@@ -116,6 +121,14 @@ class Comparison:
         """Whether all readings, to the last bit, and all notes are the same: any difference is a change or a note."""
         same = all(match.state == "compared" and match.before == match.after for match in self.heads)
         return same and not (self.changes or self.roles or self.notes)
+
+    def __rich__(self) -> Any:
+        from attnworks.exam.render import ComparisonSummary
+
+        return ComparisonSummary(self)
+
+    def _repr_html_(self) -> str:
+        return rich_html(self)
 
     def heads_that_are(self, state: State) -> tuple[Match, ...]:
         return tuple(match for match in self.heads if match.state == state)

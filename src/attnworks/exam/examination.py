@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import importlib
+import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from attnworks.core.places import Kind, Slot
+from attnworks.core.display import data_frame
+from attnworks.core.places import KINDS, HeadId, Kind, Slot
 from attnworks.exam.reading import Reading, Readings
 from attnworks.traces.layer import LayerTrace
 from attnworks.traces.maps import maps_of
@@ -112,6 +115,60 @@ class Examination:
         """In a notebook: the page in a frame. Its package must not be imported by this one, so it is found by name."""
         return importlib.import_module("attnworks.page").notebook_frame(self)
 
+    def __rich__(self) -> Any:
+        from attnworks.exam.render import ExamSummary
+
+        return ExamSummary(self)
+
+    def to_frame(self) -> Any:
+        """A pandas DataFrame with one row per head.
+
+        Its columns are `kind`, `layer`, `head`, `name` (enc.3.7), and every reading with one number or label per head.
+        """
+        heads = self._heads()
+        columns: dict[str, list[Any]] = {
+            "kind": [head.slot.kind for head in heads],
+            "layer": [head.slot.layer for head in heads],
+            "head": [head.head for head in heads],
+            "name": [str(head) for head in heads],
+        }
+        for name in dict.fromkeys(reading.name for reading in self.readings.values()):
+            found: dict[HeadId, Any] = {}
+            for reading in self.readings.of(name):
+                found |= _by_head(reading)
+            if found:
+                columns[name] = [found.get(head) for head in heads]
+        return data_frame(columns)
+
+    def _heads(self) -> list[HeadId]:
+        """Every head, in the order of the model."""
+        known = {head for reading in self.readings.values() for head in _by_head(reading)}
+        slots = self.model.get("heads")
+        for name, number in slots.items() if isinstance(slots, dict) else ():
+            known |= {HeadId(Slot.parse(name), head) for head in range(number)}
+        return sorted(known, key=lambda head: (KINDS.index(head.slot.kind), head.slot.layer, head.head))
+
+    def save(self, folder: str | os.PathLike[str]) -> Path:
+        """Write the examination to a folder, which `attnworks.open` opens.
+
+        Args:
+            folder: The folder to write. An examination there is replaced; anything else is refused.
+        """
+        from attnworks.exam.folder import write_exam
+
+        return write_exam(self, folder)
+
+    def report(self, path: str | os.PathLike[str]) -> Any:
+        """Write the interactive page as one HTML file, as `attnworks.report` does.
+
+        Args:
+            path: The file to write. A page of attnworks there is replaced; anything else is refused.
+
+        Returns:
+            A `WrittenPage`: where the file is, and how large.
+        """
+        return importlib.import_module("attnworks.page").report(self, path)
+
     def to_json(self) -> dict[str, Any]:
         """All but the pins, in nested lists."""
         return {
@@ -122,6 +179,17 @@ class Examination:
             "findings": [finding.to_json() for finding in self.findings],
             "notes": list(self.notes),
         }
+
+
+def _by_head(reading: Reading) -> dict[HeadId, Any]:
+    """Head -> its number or label; nothing for readings with other axes."""
+    if reading.axes != ("layer", "head"):
+        return {}
+    return {
+        HeadId(Slot(reading.kind, layer), head): value
+        for layer, row in enumerate(reading.value)
+        for head, value in enumerate(row if isinstance(row, tuple) else row.tolist())
+    }
 
 
 class KeepMapsHook(LayerHook):

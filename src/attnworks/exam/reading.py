@@ -8,10 +8,11 @@ from dataclasses import dataclass, field
 from itertools import zip_longest
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from attnworks.core.display import counted, format_number
+from attnworks.core.display import counted, data_frame, format_number, rich_html
 from attnworks.core.errors import UsageError
 from attnworks.core.places import KINDS, HeadId, Kind, Slot
 from attnworks.core.registry import unknown_name
@@ -103,9 +104,16 @@ def _aligned(lines: list[list[str]]) -> list[str]:
     return ["  ".join(cell.rjust(width) for cell, width in zip(line, widths, strict=False)).rstrip() for line in lines]
 
 
-@dataclass(frozen=True, eq=False)
+def table_cells(reading: Reading) -> list[list[str]]:
+    """The cells of its table, row by row, with the headings first."""
+    return _column(reading) if len(reading.axes) < 2 else _grid(reading)
+
+
+@dataclass(frozen=True, eq=False, repr=False)
 class Reading:
     """One named quantity of one kind of attention, with spread and interval where they are known.
+
+    `tensor` and `numpy()` are its values, `to_frame()` is a table with one row per value.
 
     axes       ("layer", "head"), ("depth",), ("layer", "head", "offset"), ("length",), ...
     value      one entry per layer (or depth): a tensor over the other axes, or labels; layers may differ in heads.
@@ -145,8 +153,83 @@ class Reading:
 
         A third axis, such as the offset, is shown by its largest entry: `-1: 0.94`.
         """
-        lines = _column(self) if len(self.axes) < 2 else _grid(self)
-        return TextTable("\n".join([f"{self.name} ({self.kind}): {self.description}", *_aligned(lines)]))
+        return TextTable("\n".join([self.title, *_aligned(table_cells(self))]))
+
+    @property
+    def title(self) -> str:
+        """Name, kind of attention and meaning, in one line."""
+        return f"{self.name} ({self.kind}): {self.description}"
+
+    @property
+    def tensor(self) -> Tensor:
+        """All values as one tensor over `axes`. An error for labels, and for layers of different shapes."""
+        asked = f"{self.name} as one tensor"
+        if any(not isinstance(row, Tensor) for row in self.value):
+            raise UsageError(asked, "numbers", "labels", "use numpy() or to_frame()")
+        self._check_even(asked)
+        rows = tensors(self.value)
+        return torch.stack(rows) if self.layered else rows[0]
+
+    def numpy(self) -> Any:
+        """All values as one NumPy array over `axes`, also labels. An error for layers of different shapes."""
+        if all(isinstance(row, Tensor) for row in self.value):
+            return self.tensor.numpy()
+        self._check_even(f"{self.name} as one array")
+        return np.array(self.value if self.layered else self.value[0])
+
+    def _check_even(self, asked: str) -> None:
+        shapes = dict.fromkeys("×".join(map(str, _shape(row))) or "1" for row in self.value)
+        if len(shapes) != 1:
+            expected, remedy = "layers of the same shape", "use .value, which has one entry per layer, or to_frame()"
+            raise UsageError(asked, expected, " and ".join(shapes) or "no layer", remedy)
+
+    def to_frame(self) -> Any:
+        """A pandas DataFrame with one row per value.
+
+        Its columns are `kind`, the axes (`layer`, `head`, `depth`, `offset` ...), `value`, and as far as they are known
+        `spread`, `low` and `high` (the ends of the 95 % interval) and `count` (the number of sentences).
+        """
+        places = [
+            [*([layer] if self.layered else []), *(labels[at] for labels, at in zip(ticks, place, strict=True))]
+            for layer, row in enumerate(self.value)
+            for ticks in [[self._labels(axis, size) for axis, size in zip(self._inner, _shape(row), strict=True)]]
+            for place in np.ndindex(*_shape(row))
+        ]
+        columns: dict[str, list[Any]] = {"kind": [self.kind] * len(places)}
+        columns |= {axis: [place[at] for place in places] for at, axis in enumerate(self.axes)}
+        parts = self.parts()
+        for name in ("value", "spread", "low", "high", "count"):
+            if name in parts:
+                columns[name] = [
+                    entry
+                    for row, shaped in zip(parts[name], self.value, strict=True)
+                    for entry in (row if isinstance(row, tuple) else row.expand(_shape(shaped)).reshape(-1).tolist())
+                ]
+        return data_frame(columns)
+
+    @property
+    def _inner(self) -> tuple[str, ...]:
+        """The axes within one entry of `value`."""
+        return self.axes[1:] if self.layered else self.axes
+
+    def _labels(self, axis: str, size: int) -> list[float]:
+        labels = self.ticks.get(axis, ())
+        if len(labels) != size:
+            return list(range(size))
+        return [int(label) if float(label).is_integer() else label for label in labels]
+
+    def __repr__(self) -> str:
+        sizes = dict.fromkeys("×".join(map(str, _shape(row))) for row in self.value)
+        inner = f" of {' or '.join(sizes)}" if any(sizes) else ""
+        return f"<Reading {self.name} ({self.kind}) over {', '.join(self.axes) or 'nothing'}: {len(self.value)}{inner}>"
+
+    def __rich__(self) -> Any:
+        from attnworks.exam.render import ReadingTable
+
+        return ReadingTable(self)
+
+    def _repr_html_(self) -> str:
+        return rich_html(self)
 
     def parts(self) -> dict[str, tuple[LayerValues, ...]]:
         """Value, spread, low and high end of the interval, and count, as far as they are known."""
@@ -217,6 +300,10 @@ class Readings(Mapping[str, Reading]):
 
     def __len__(self) -> int:
         return len(self._all)
+
+
+def _shape(row: LayerValues) -> tuple[int, ...]:
+    return tuple(row.shape) if isinstance(row, Tensor) else (len(row),)
 
 
 def _finite(row: Tensor) -> Any:

@@ -69,7 +69,7 @@ class HFSubject(Subject):
         max_length: int | None = None,
         tokenizer: Any = None,
     ) -> HFSubject:
-        """A folder, or an id in the local cache; an error for anything else. A tokenizer replaces that of the folder."""
+        """A folder, or an id in the local cache; an error for anything else. A given tokenizer comes first."""
         model, found, name = open_model(path, device=device, dtype=dtype)
         subject = cls(model, name).with_tokenizer(found if tokenizer is None else tokenizer, max_length)
         subject.remarks = half_precision_remark(stored_dtype(folder_of(path)), getattr(torch, dtype))

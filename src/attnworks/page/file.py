@@ -5,7 +5,7 @@ from __future__ import annotations
 import html
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ from attnworks.core.folders import disk_errors, write_file
 from attnworks.exam.examination import Examination
 from attnworks.exam.folder import read_exam
 from attnworks.page.contents import Contents, PageExam, exam_label, page_contents
-from attnworks.page.html import page_html
+from attnworks.page.html import PAGE_START, page_html
 from attnworks.page.inputs import TRACE, read_advice, read_trace
 from attnworks.reshape.history import receipts_of
 from attnworks.reshape.receipt import Receipt
@@ -26,32 +26,40 @@ FRAME_HEIGHT = 720
 
 @dataclass(frozen=True)
 class WrittenPage:
-    """A page on disk, and its contents."""
+    """A page on disk, and its contents. It may be used as a path.
+
+    opened    whether it was opened in the browser
+    """
 
     path: Path
     bytes: int
-    contents: Contents
+    contents: Contents = field(repr=False)
+    opened: bool = False
+
+    def __fspath__(self) -> str:
+        return str(self.path)
+
+    @property
+    def remarks(self) -> tuple[str, ...]:
+        """What is not in the page, and why."""
+        return tuple(self.contents.page["remarks"])
+
+    def to_json(self) -> dict[str, Any]:
+        held, heads = self.contents.heads
+        about = {"path": str(self.path), "bytes": self.bytes, "maps": heads, "maps_held": held}
+        return {**about, "remarks": list(self.remarks)}
+
+    def __rich__(self) -> Any:
+        from attnworks.page.render import page_line
+
+        return page_line(self)
+
+    def _repr_html_(self) -> str:
+        """In a notebook: a link to the file."""
+        return f'<a href="{html.escape(self.path.absolute().as_uri())}">{html.escape(str(self.path))}</a>'
 
 
 def report(
-    exams: Examination | AnyPath | Sequence[Examination | AnyPath],
-    out: AnyPath,
-    *,
-    trace: AnyPath | Sequence[AnyPath] | None = None,
-    advice: AnyPath | None = None,
-    model: AnyPath | None = None,
-) -> Path:
-    """Write the page of an examination, or of two to be compared, as one HTML file, which may replace another page.
-
-    exams     an examination, its folder, or two of them: before and after
-    trace     files of `attnworks translate --trace`, whose word alignments and beam searches are shown
-    advice    a file of `attnworks advise --json`
-    model     the folder of a reshaped model, for its receipts
-    """
-    return write_report(exams, out, trace=trace, advice=advice, model=model).path
-
-
-def write_report(
     exams: PageExam | Examination | AnyPath | Sequence[PageExam | Examination | AnyPath],
     out: AnyPath,
     *,
@@ -59,7 +67,21 @@ def write_report(
     advice: AnyPath | None = None,
     model: AnyPath | None = None,
 ) -> WrittenPage:
-    """As `report`, and return the contents too. A `PageExam` has a label of its own."""
+    """Write the page of an examination, or of two to be compared, as one HTML file that needs no network.
+
+    Args:
+        exams: An `Examination`, its folder, or two of them: before and after.
+        out: The file to write. A page of attnworks there is replaced; any other file is refused.
+        trace: Files that `attnworks translate --trace` wrote, whose word alignments and beam searches are shown.
+            Default: None.
+        advice: A file with what `attnworks advise --json` printed. Default: None.
+        model: The folder of a reshaped model, whose receipts are shown. Default: None.
+
+    Returns:
+        A `WrittenPage`: its path, its size in bytes, and remarks on what did not fit.
+
+    >>> attnworks.report("exams/first", "first.html")  # doctest: +SKIP
+    """
     out = Path(out)
     check_out(out)
     shown = [_page_exam(exam) for exam in _as_list(exams)]
@@ -89,15 +111,16 @@ def check_out(out: Path) -> None:
         elif out.exists() and not out.is_file():
             got = "a device or a pipe"
         elif out.is_file() and not _is_page(out):
-            got = "a file that is no page, and would be lost"
+            got = "a file that is no page of attnworks, and would be lost"
         else:
             return
-    raise FolderError(asked, "a new file or a page to replace", got, remedy)
+    raise FolderError(asked, "a new file or a page of attnworks to replace", got, remedy)
 
 
 def _is_page(file: Path) -> bool:
+    """Whether attnworks wrote it as a page; an empty file counts too."""
     with file.open("rb") as opened:
-        return opened.read(64).lstrip().lower().startswith((b"<!doctype html", b"<html")) or not file.stat().st_size
+        return opened.read(len(PAGE_START)) in (PAGE_START, b"")
 
 
 def notebook_frame(exam: Examination) -> str:

@@ -13,6 +13,12 @@ from functools import cache
 
 from attnworks.page.contents import SCRIPT_FILE, STYLE_FILE, Contents, resource
 
+PAGE_START = b"""<!DOCTYPE html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="generator" content="attnworks">"""
+"""How every page begins, so that only pages are replaced by pages."""
 NO_SCRIPT = "A script in this file draws the page. Allow scripts for this file to see it."
 
 
@@ -24,10 +30,7 @@ def page_html(contents: Contents) -> str:
     data = [_data("page", contents.packed), *(_data(f"blob-{name}", blob) for name, blob in contents.blobs.items())]
     return "\n".join(
         (
-            "<!DOCTYPE html>",
-            '<html lang="en">',
-            "<head>",
-            '<meta charset="utf-8">',
+            PAGE_START.decode(),
             f'<meta http-equiv="Content-Security-Policy" content="{content_policy}">',
             '<meta name="viewport" content="width=device-width, initial-scale=1">',
             '<meta name="color-scheme" content="light dark">',

@@ -59,7 +59,7 @@ class TextReader(ABC):
             if max_length is not None:
                 expected += f" and at most the {max_length:,} positions of the model"
                 remedy = "choose a number between"
-            raise UsageError(f"--max-tokens {max_tokens}", expected, str(max_tokens), remedy)
+            raise UsageError(f"--max-length {max_tokens}", expected, str(max_tokens), remedy)
 
     def read(self, side: Text) -> TokenRow:
         """The tokens of a text, with governors where the text has them and words are known."""
@@ -89,7 +89,7 @@ class TextReader(ABC):
         count = len(special)
         if self.max_tokens is None and self.max_length is not None and count > self.max_length:
             expected = f"at most {self.max_length:,} tokens, the positions of the model"
-            raise UsageError(side.name, expected, f"{count:,}", f"cut it by --max-tokens {self.max_length}")
+            raise UsageError(side.name, expected, f"{count:,}", f"cut it by --max-length {self.max_length}")
         if self.max_tokens is None or count <= self.max_tokens:
             return count, 0
         closing = _closing(special)

@@ -19,7 +19,7 @@ def bert() -> LiveModel:
 
 @pytest.fixture(scope="session")
 def translator() -> LiveModel:
-    return LiveModel(open_subject(str(tiny_run())), max_tokens=23, text=LINES[0])
+    return LiveModel(open_subject(str(tiny_run())), max_length=23, text=LINES[0])
 
 
 @pytest.fixture(scope="session")

@@ -70,7 +70,7 @@ class Client:
 @cache
 def live(name: str) -> LiveModel:
     """A tiny model of this name, opened once: it answers, and stays as it is."""
-    return LiveModel(open_subject(str(tiny_folder(name))), max_tokens=23, text=LINES[0])
+    return LiveModel(open_subject(str(tiny_folder(name))), max_length=23, text=LINES[0])
 
 
 @contextmanager

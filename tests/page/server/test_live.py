@@ -163,7 +163,7 @@ def test_forms_are_those_of_the_sentence_and_the_model_that_are_shown(bert: Live
 
 
 def test_first_sentence_is_as_long_as_may_be_shown() -> None:
-    model = LiveModel(open_subject(str(tiny_folder("bert"))), max_tokens=5)
+    model = LiveModel(open_subject(str(tiny_folder("bert"))), max_length=5)
     assert len(model.first.exam.pins or model.first.sentences) == 1
     assert len(model.first.sentences[0].pin.tokens) == 5
 
@@ -276,7 +276,7 @@ def test_a_changed_model_has_its_own_number_of_parameters(bert: LiveModel) -> No
 def test_models_that_cannot_write(tmp_path: Path) -> None:
     """The decoder of a body without a head reads the sentence itself; that is no translation."""
     save_model(TINY["bart"].build(dtype=torch.float32).model, tmp_path / "body")
-    answer = LiveModel(open_subject(str(tmp_path / "body")), max_tokens=23, text=LINES[0]).inspect(Question(TEXT))
+    answer = LiveModel(open_subject(str(tmp_path / "body")), max_length=23, text=LINES[0]).inspect(Question(TEXT))
     assert answer["outputs"]["after"] == [] and "reads the sentence itself" in answer["outputs"]["words"]
     assert answer["exam"]["pins"][0]["translation"] is None
 

@@ -132,14 +132,14 @@ class Structure(Measure):
         if longer:
             are = "is" if longer == 1 else "are"
             source = f"come from {used} of {texts} texts, of which {longer} {are} longer than {FIT_MAX_TOKENS} tokens"
-            remedy = f"cut texts with --max-tokens {FIT_MAX_TOKENS}"
+            remedy = f"cut texts with --max-length {FIT_MAX_TOKENS}"
         if 0 < used < MIN_RELIABLE_SENTENCES:
             yield f"structured forms are unreliable: they {source}; {remedy}"
         elif used and longer:
             yield f"structured forms {source}; {remedy} to use more"
 
     def why_missing(self, name: str, slots: Sequence[Slot], readings: Readings) -> str | None:
-        return f"no text has {FIT_MAX_TOKENS} tokens or fewer; cut texts with --max-tokens {FIT_MAX_TOKENS}"
+        return f"no text has {FIT_MAX_TOKENS} tokens or fewer; cut texts with --max-length {FIT_MAX_TOKENS}"
 
     def conclude(self, readings: Readings) -> Iterable[Reading]:
         declared = {reading.name: reading for reading in self.declares()}

@@ -53,16 +53,16 @@ class Answer:
 class LiveModel:
     """A model with its edited copies, for one thread at a time.
 
-    max_tokens   of a sentence
+    max_length   of a sentence
     text         the sentence that is shown first
     receipts     of the reshapes that made the model, first to last
     """
 
     def __init__(
-        self, subject: Subject, *, max_tokens: int = 128, text: str | None = None, receipts: Sequence[Receipt] = ()
+        self, subject: Subject, *, max_length: int = 128, text: str | None = None, receipts: Sequence[Receipt] = ()
     ) -> None:
         self.base, self.models, self.receipts = subject, EditedModels(subject), receipts
-        self.max_tokens = min(max_tokens, subject.max_length or max_tokens)
+        self.max_length = min(max_length, subject.max_length or max_length)
         assert subject.source is not None
         self._unlimited_reader = copy.copy(subject.source)
         self._unlimited_reader.max_length = None
@@ -80,7 +80,7 @@ class LiveModel:
         """The page with an examination of the first sentence."""
         possible = self.models.possible
         live = {
-            "tokens": self.max_tokens,
+            "tokens": self.max_length,
             "kind": self.base.abilities.kind,
             "reshape": possible.reshape,
             "forms": {slot: list(forms) for slot, forms in possible.forms.items()},
@@ -159,9 +159,9 @@ class LiveModel:
             remedy = "type it in a terminal that writes UTF-8"
             raise UsageError("the sentence", "text in UTF-8", "bytes that are none", remedy) from None
         ((passage,), _) = from_texts([" ".join(text.split())])
-        count, remedy = self._count(passage), "shorten it, or raise --max-tokens"
-        if count > self.max_tokens:
-            raise UsageError("the sentence", f"at most {self.max_tokens:,} tokens", f"{count:,}", remedy)
+        count, remedy = self._count(passage), "shorten it, or raise --max-length"
+        if count > self.max_length:
+            raise UsageError("the sentence", f"at most {self.max_length:,} tokens", f"{count:,}", remedy)
         return passage
 
     def _count(self, passage: Passage) -> int:
@@ -169,9 +169,9 @@ class LiveModel:
         return len(self._unlimited_reader.read(passage.source))
 
     def _shortened(self, text: str) -> str:
-        """The first words that fit into `max_tokens` tokens, at least one."""
+        """The first words that fit into `max_length` tokens, at least one."""
         words = text.split()
-        while len(words) > 1 and self._count(from_texts([" ".join(words)])[0][0]) > self.max_tokens:
+        while len(words) > 1 and self._count(from_texts([" ".join(words)])[0][0]) > self.max_length:
             words.pop()
         return " ".join(words)
 

@@ -1,33 +1,22 @@
-"""What an examination looks like in a terminal."""
+"""Examinations, readings, comparisons and measures in a terminal. All of them adapt to the width of the console."""
 
 from __future__ import annotations
 
 import math
-import shlex
-import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from pathlib import Path
 
-from rich.console import Console, RenderableType
-from rich.progress import (
-    BarColumn,
-    Progress,
-    TaskProgressColumn,
-    TextColumn,
-    TimeElapsedColumn,
-    TimeRemainingColumn,
-)
+from rich.console import Console, ConsoleOptions, RenderableType
 from rich.table import Table
 from rich.text import Text
 from torch import Tensor
 
-from attnworks.cli.console import console
 from attnworks.core.display import counted, format_number
 from attnworks.core.places import SHORT_KINDS, Kind
+from attnworks.exam.compare import Comparison, DepthCurve, NewRole, NumberChange
 from attnworks.exam.examination import Examination
-from attnworks.exam.reading import NO_ROLE, Reading, role_group
+from attnworks.exam.measures import all_measures
+from attnworks.exam.reading import NO_ROLE, Reading, role_group, table_cells
 
 ROLE_SIGNS = {
     "previous": ("P", "color(74)"),
@@ -57,49 +46,81 @@ GAP = 3
 BARS = (6, 3)
 """Cells of a full bar, and of one where space is short."""
 FINDINGS_SHOWN = 4
-"""Findings of each group."""
-PLAIN_EVERY_SECONDS = 10.0
-TOLD_FROM = 0.1
-"""Before this share of the work is done, the time that is left is anyone's guess."""
+"""Findings shown of each group."""
+MOST_AXES = 4
+"""Readings with this number of axes are for other programs."""
+NAMED = 12
+"""Heads, or layers, named in a line."""
 
 
-def show(exam: Examination, screen: Console, folder: Path | None = None, tables: Sequence[str] = ()) -> None:
-    """Model and text, heads by role, depth, tables that were asked for, findings, and what to run next."""
-    screen.print(_header(exam))
-    depths = _depths(exam, screen.width)
-    for line in _side_by_side([*_grids(exam, depths, screen.width), *depths], screen.width):
-        screen.print()
-        screen.print(line)
-    if legends := _legends(exam, screen.width):
-        screen.print()
-        screen.print(*legends, sep="\n")
-    for table in tables:
-        screen.print()
-        screen.print(Text(table), soft_wrap=True)
-    if exam.findings:
-        screen.print("\n[bold]Findings[/]")
-        for group, findings in exam.grouped_findings().items():
-            screen.print(Text(group, "bold dim"))
-            for finding in findings[:FINDINGS_SHOWN]:
-                screen.print(_bullet("•", finding.text))
-            if (more := len(findings) - FINDINGS_SHOWN) > 0:
-                screen.print(_bullet("", f"and {more} more{' in the folder' if folder else ''}", "dim"))
-    if exam.notes:
-        screen.print("\n[bold]Notes[/]")
-        for note in exam.notes:
-            screen.print(_bullet("-", note, "dim"))
-    if folder is not None:
-        look = shlex.join(["attnworks", "report", str(folder), "--out", "report.html"])
-        compare = f"{shlex.join(['attnworks', 'compare', str(folder)])} OTHER"
-        screen.print(Text.assemble("\n", ("Saved  ", "bold"), str(folder)), soft_wrap=True)
-        screen.print(Text.assemble(("Next   ", "bold"), (look, "cyan")), soft_wrap=True)
-        screen.print(Text.assemble("       ", (compare, "cyan")), soft_wrap=True)
+class ExamSummary:
+    """Model and text, heads by role, depth, findings and notes."""
+
+    def __init__(self, exam: Examination) -> None:
+        self.exam = exam
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[RenderableType]:
+        exam, width = self.exam, options.max_width
+        yield _header(exam)
+        depths = _depths(exam, width)
+        for line in _side_by_side([*_grids(exam, depths, width), *depths], width):
+            yield ""
+            yield line
+        if legends := _legends(exam, width):
+            yield ""
+            yield from legends
+        if exam.findings:
+            yield Text("\nFindings", "bold")
+            for group, findings in exam.grouped_findings().items():
+                yield Text(group, "bold dim")
+                for finding in findings[:FINDINGS_SHOWN]:
+                    yield _bullet("•", finding.text)
+                if (more := len(findings) - FINDINGS_SHOWN) > 0:
+                    yield _bullet("", f"and {more} more", "dim")
+        if exam.notes:
+            yield Text("\nNotes", "bold")
+            for note in exam.notes:
+                yield _bullet("-", note, "dim")
 
 
-def show_measures() -> None:
+class ReadingTable:
+    """A reading in columns; what does not fit beside each other goes below, with the names of the rows again."""
+
+    def __init__(self, reading: Reading) -> None:
+        self.reading = reading
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[RenderableType]:
+        yield Text(self.reading.title)
+        lines = table_cells(self.reading)
+        across = max(len(line) for line in lines)
+        columns = [[line[at] if at < len(line) else "" for line in lines] for at in range(across)]
+        widths = [max(map(len, column)) for column in columns]
+        start = 1
+        while start < across:
+            end, used = start + 1, widths[0] + 2 + widths[start]
+            while end < across and used + 2 + widths[end] <= options.max_width:
+                used += 2 + widths[end]
+                end += 1
+            shown = [0, *range(start, end)]
+            for row in range(len(lines)):
+                cells = (columns[at][row].rjust(widths[at]) for at in shown)
+                yield Text("  ".join(cells).rstrip(), "dim" if row == 0 else "")
+            start = end
+
+
+def asked_readings(exam: Examination, measures: Sequence[str]) -> list[Reading]:
+    """Every reading of these measures that the summary does not draw."""
+    known = all_measures()
+    drawn = {name for name in known if known[name].default} - {"structure"}
+    return [
+        reading
+        for reading in exam.readings.values()
+        if (name := reading.name.partition(".")[0]) in measures and name not in drawn and len(reading.axes) < MOST_AXES
+    ]
+
+
+def measures_table() -> Table:
     """Every measure, what it tells and what it costs."""
-    from attnworks.exam.measures import all_measures
-
     table = Table(box=None, padding=(0, 3, 0, 0), header_style="dim")
     for heading in ("measure", "what it tells", "cost"):
         table.add_column(heading, no_wrap=heading == "measure")
@@ -107,50 +128,7 @@ def show_measures() -> None:
     for name in sorted(measures, key=lambda name: (not measures[name].default, name)):
         measure = measures[name]
         table.add_row(Text(name, "bold"), measure.description, f"{measure.cost}{' (default)' * measure.default}")
-    console().print(table)
-
-
-class Advance:
-    """Call it with the number of sentences that were gone through; `begin` says how many there will be."""
-
-    def __init__(self, screen: Console, total: int | None, quiet: bool) -> None:
-        self.screen, self.total, self.quiet = screen, total, quiet
-        self.started = self.told = time.monotonic()
-        self.done = 0
-        columns = (BarColumn(), TaskProgressColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
-        left = (TextColumn("elapsed,"), TimeRemainingColumn(), TextColumn("left"))
-        on = screen.is_terminal and not quiet
-        self.bar = Progress(TextColumn("examining"), *columns, *left, console=screen, transient=True) if on else None
-
-    def begin(self, total: int) -> None:
-        self.total, self.started, self.done = total, time.monotonic(), 0
-        if self.bar is not None:
-            self.bar.update(self.bar.task_ids[0], total=total, completed=0)
-
-    def __call__(self, sentences: int) -> None:
-        now = time.monotonic()
-        self.done += sentences
-        speed = self.done / max(now - self.started, 1e-9)
-        if self.bar is not None:
-            self.bar.update(self.bar.task_ids[0], completed=self.done, description=f"{speed:,.0f} sentences/s")
-        elif not self.quiet and now - self.told > PLAIN_EVERY_SECONDS:
-            self.told = now
-            share = self.done / self.total if self.total else 0.0
-            passed = now - self.started
-            left = f", about {(1 - share) / share * passed / 60:.1f} min left" if share > TOLD_FROM else ""
-            self.screen.print(f"{share:.0%} done in {passed:.0f} s{left}")
-
-
-@contextmanager
-def examine_progress(screen: Console, total: int | None = None, quiet: bool = False) -> Iterator[Advance]:
-    """A bar with speed and time left; in a pipe a line now and then; nothing at all if quiet."""
-    advance = Advance(screen, total, quiet)
-    if advance.bar is None:
-        yield advance
-        return
-    advance.bar.add_task("", total=total)
-    with advance.bar:
-        yield advance
+    return table
 
 
 # Model and text ------------------------------------------------------------------------------------------------------
@@ -371,3 +349,139 @@ def _bullet(sign: str, text: str, style: str = "") -> RenderableType:
     grid.add_column(style=style)
     grid.add_row(sign, Text(text))
     return grid
+
+
+# Comparisons ---------------------------------------------------------------------------------------------------------
+
+
+class ComparisonSummary:
+    """What changed beyond chance, which heads were compared, cut or new, new roles, and depth curves.
+
+    What a folder says is shown as it is, never read as markup.
+    """
+
+    def __init__(self, found: Comparison) -> None:
+        self.found = found
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[RenderableType]:
+        found, top, width = self.found, self.found.top, options.max_width
+        before, after = found.names
+        yield Text.assemble((before, "bold"), " → ", (after, "bold"))
+        yield Text(_verdict(found), "dim" if found.nothing_changed else "")
+        yield from map(Text, heads_in_words(found))
+        for note in found.notes:
+            yield Text.assemble(("note", "yellow"), f" {note}")
+        unknown = [change for change in found.changes if change.certain is None]
+        for title, changes in (
+            ("Changes beyond chance", found.certain),
+            ("Changes of unknown certainty", unknown),
+        ):
+            if changes:
+                yield Text.assemble("\n", (title, "bold"), _shown(changes, top))
+                yield from _changes(changes[:top], width)
+        if found.roles:
+            yield Text.assemble("\n", ("New roles", "bold"), _shown(found.roles, top))
+            yield _roles(found.roles[:top])
+        if moved := [curve for curve in found.curves if curve.before != curve.after]:
+            yield Text.assemble("\n", ("By depth", "bold"), ", before and after")
+            yield _curves(moved, width)
+
+
+def _verdict(found: Comparison) -> str:
+    if found.nothing_changed:
+        return f"nothing changed: all {found.compared:,} numbers are the same"
+    judged = sum(change.certain is not None for change in found.changes)
+    if not found.changes:
+        return f"none of the {found.compared:,} numbers that are compared one by one differs by more than rounding"
+    differ = f"{len(found.changes):,} of {found.compared:,} numbers differ"
+    return f"{differ}, {len(found.certain):,} beyond chance" if judged else differ
+
+
+def heads_in_words(found: Comparison) -> Iterator[str]:
+    """How many heads were compared, cut and new, with their names, and which were not compared, with the reason."""
+    compared, cut, new = (found.heads_that_are(state) for state in ("compared", "cut", "new"))
+    if not found.heads:
+        return
+    left = [match for match in found.heads if match.state == "not compared"]
+    counts = [f"{len(cut):,} cut", f"{len(new):,} new"] + [f"{len(left):,} not compared"] * bool(left)
+    yield f"heads: {len(compared):,} compared, {', '.join(counts)}"
+    for words, heads in (
+        ("cut from the second model", [match.before for match in cut if match.after is None]),
+        ("cut from the first model", [match.after for match in cut if match.before is None]),
+        ("new in the second model", [match.after for match in new if match.before is None]),
+        ("new in the first model", [match.before for match in new if match.after is None]),
+    ):
+        if heads:
+            yield f"  {words}: {_listed(heads)}"
+    for why in dict.fromkeys(match.why for match in left):
+        heads = (match.before or match.after or "" for match in left if match.why == why)
+        yield f"  not compared: heads of {_listed([*dict.fromkeys(head.rpartition('.')[0] for head in heads)])}: {why}"
+    if found.roles_compared:
+        yield f"roles: {len(found.roles):,} of {found.roles_compared:,} compared heads have another role"
+
+
+def _listed(places: Sequence[str | None]) -> str:
+    more = f" and {len(places) - NAMED} more" if len(places) > NAMED else ""
+    return f"{', '.join(map(str, places[:NAMED]))}{more}"
+
+
+def _renamed(name: str, after: str) -> Text:
+    """enc.0.5, or enc.0.5 → enc.0.2 where the second model has it under another number."""
+    return Text(name if name == after else f"{name} → {after}")
+
+
+def _shown(items: Sequence[object], top: int) -> str:
+    return f", {top} of {len(items):,}" if len(items) > top else ""
+
+
+def _changes(changes: Sequence[NumberChange], width: int) -> Iterator[RenderableType]:
+    """One row for each change; in a narrow terminal two lines, so that names are whole."""
+    table = _table(["where", "reading"], ["before", "after", "difference", "± 95 %"])
+    stacked = []
+    for change in changes:
+        where, reading = _renamed(change.where, change.where_after), Text(change.reading)
+        signed = f"{'+' if change.difference > 0 else ''}{format_number(change.difference)}"
+        difference = Text(signed, "green" if change.difference > 0 else "red")
+        before, after = format_number(change.before), format_number(change.after)
+        margin = "" if change.margin is None else format_number(change.margin)
+        table.add_row(where, reading, before, after, difference, margin)
+        numbers = Text.assemble(f"  {before} → {after}  ", difference, f" ± {margin}" if margin else "")
+        stacked += [Text("  ").join([where, reading]), numbers]
+    if _width(table) <= width:
+        yield table
+    else:
+        yield from stacked
+
+
+def _roles(roles: Sequence[NewRole]) -> Table:
+    table = _table(["head", "before", "after"], [])
+    for role in roles:
+        table.add_row(_renamed(role.head, role.head_after), Text(role.before), Text(role.after))
+    return table
+
+
+def _curves(curves: Sequence[DepthCurve], width: int) -> Table:
+    """Depths down, readings across, as many as the width holds."""
+    size = max(15, *(len(curve.reading) for curve in curves)) + 3
+    shown = curves[: max(1, (width - 7) // size)]
+    table = _table([], ["depth", *(curve.reading for curve in shown)])
+    for depth in range(max(len(side) for curve in shown for side in (curve.before, curve.after))):
+        cells = (f"{_at(curve.before, depth)} → {_at(curve.after, depth)}" for curve in shown)
+        table.add_row(str(depth), *cells)
+    if len(curves) > len(shown):
+        table.caption = Text(f"and {', '.join(curve.reading for curve in curves[len(shown) :])}")
+    return table
+
+
+def _at(side: Sequence[float | None], depth: int) -> str:
+    value = side[depth] if depth < len(side) else None
+    return "-" if value is None else format_number(value)
+
+
+def _table(words: Sequence[str], numbers: Sequence[str]) -> Table:
+    table = Table(box=None, padding=(0, 3, 0, 0), header_style="dim", caption_style="dim", caption_justify="left")
+    for heading in words:
+        table.add_column(Text(heading), no_wrap=True, overflow="fold")
+    for heading in numbers:
+        table.add_column(Text(heading), justify="right", no_wrap=True, overflow="fold")
+    return table
