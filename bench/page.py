@@ -24,10 +24,10 @@ from typing import Any, Literal
 
 from playwright.sync_api import Browser, sync_playwright
 
-from attnworks.api import examine
+from attnworks import examine
 from attnworks.hf.open import open_model
 from attnworks.page.contents import PageExam
-from attnworks.page.file import write_report
+from attnworks.page.file import report
 from attnworks.text.grammar import grammar_passages
 
 QUIET = ("--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update")
@@ -90,9 +90,9 @@ def size(tokens: list[int], rounds: int) -> None:
     with tempfile.TemporaryDirectory() as home, browsing() as browser:
         for count in tokens:
             text = sentence_of(tokenizer, count)
-            exam = examine(model, tokenizer, grammar_passages(64), pin=[text], max_tokens=512)
+            exam = examine(model, grammar_passages(64), tokenizer=tokenizer, pin=[text], max_length=512)
             began = time.perf_counter()
-            written = write_report(exam, Path(home) / f"{count}.html")
+            written = report(exam, Path(home) / f"{count}.html")
             taken = time.perf_counter() - began
             ready = [seconds_until_ready(browser, written.path) for _ in range(rounds)]
             held, heads = written.contents.heads
@@ -104,7 +104,7 @@ def size(tokens: list[int], rounds: int) -> None:
 def pictures(folder: Path) -> None:
     exam = examine(minilm(), texts=grammar_passages(64), measures="all", name="all-MiniLM-L6")
     with tempfile.TemporaryDirectory() as home, browsing() as browser:
-        file = write_report(PageExam(exam, "all-MiniLM-L6"), Path(home) / "report.html").path
+        file = report(PageExam(exam, "all-MiniLM-L6"), Path(home) / "report.html").path
         for name, (place, scheme) in PICTURES.items():
             take(browser, file.as_uri() + place, scheme, folder / name)
 

@@ -100,7 +100,7 @@ console.print(f"By hand and by torch, the outputs differ by at most {difference:
 # ## The examination
 
 # %%
-exam = attnworks.examine(subject, vocabulary, passages)
+exam = attnworks.examine(subject, passages, tokenizer=vocabulary)
 table = Table(box=None, padding=(0, 2))
 for column in ("head", "entropy", "largest weight", "role"):
     table.add_column(column, justify="left" if column in ("head", "role") else "right")

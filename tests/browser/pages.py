@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from tokenizers import AddedToken
 
-from attnworks.api import examine
+from attnworks import examine
 from attnworks.exam.examination import Examination, Pin
 from attnworks.exam.reading import Reading, Readings
 from attnworks.page import PageExam, PageSentence, page_contents, page_html

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import expect
 
-from attnworks.api import examine
+from attnworks import examine
 from attnworks.exam.examination import Examination
-from attnworks.page.file import write_report
+from attnworks.page.file import report
 from attnworks.page.server.start import open_live
 from attnworks.reshape.history import ModelFolder, write_outcome
 from attnworks.reshape.pruning.prune import Prune
@@ -35,7 +35,7 @@ class Pruned:
         self.after = examine(str(self.folder), texts=LINES, pin=[LINES[1]])
 
     def page(self, file: Path, *exams: Examination, **options: str) -> str:
-        return write_report(exams, file, **options).path.as_uri()
+        return report(exams, file, **options).path.as_uri()
 
 
 @pytest.fixture(scope="session")

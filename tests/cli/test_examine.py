@@ -408,7 +408,7 @@ def test_measures_that_are_none(folders: dict[str, Path], text: Path) -> None:
 
 @pytest.mark.parametrize("other", ["--text", "--parses"])
 def test_one_text_at_a_time(other: str, folders: dict[str, Path], text: Path) -> None:
-    assert f"both --corpus and {other}" in mistake(folders["bert"], other, text, "--corpus", "grammar")
+    assert f"--corpus or {other}, got both" in mistake(folders["bert"], other, text, "--corpus", "grammar")
 
 
 def test_a_pin_that_is_no_sentence(folders: dict[str, Path], text: Path) -> None:

@@ -11,7 +11,7 @@ import torch
 from click.testing import CliRunner
 from scipy.stats import t
 
-from attnworks.api import examine
+from attnworks import examine
 from attnworks.cli import main
 from attnworks.exam.examination import Examination
 from attnworks.exam.measure import MeasureContext
@@ -31,7 +31,7 @@ def model() -> Any:
 
 
 def examined(model: Any, texts: Sequence[str], measure: str) -> Examination:
-    return examine(model, tiny_tokenizer("bert"), texts, measures=[measure], pin=())
+    return examine(model, texts, tokenizer=tiny_tokenizer("bert"), measures=[measure], pin=())
 
 
 def many(count: int) -> list[str]:

@@ -258,7 +258,7 @@ def test_models_in_memory_are_matched_by_their_receipts() -> None:
     cut, second = run_reshape(Prune(heads="enc.0.0"), subject_of(grown), texts())
 
     def exam(of: Any, *receipts: Receipt) -> Examination:
-        return attnworks.examine(of, WORDS, SENTENCES[:5], measures=MEASURES, pin=(), receipts=receipts)
+        return attnworks.examine(of, SENTENCES[:5], tokenizer=WORDS, measures=MEASURES, pin=(), receipts=receipts)
 
     whole, wider, last = exam(model), exam(grown, first), exam(cut, first, second)
     own = [match for match in compare_exams(whole, wider).heads if match.head.startswith("enc.0")]

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from attnworks.api import examine
+from attnworks import examine
 from attnworks.core.places import Slot
 from attnworks.reshape.surgery import with_mechanisms
 from tests.exam_helpers import LINES, tiny_folder, tiny_tokenizer
@@ -20,7 +20,7 @@ TWICE = ["the cat sees the cat .", "the bird sees the bird in the sea ."]
 
 def notes_of(name: str, measure: str, texts: list[str] = LINES, model: Any = None) -> list[str]:
     model = TINY[name].build(dtype=torch.float32) if model is None else model
-    exam = examine(model, tiny_tokenizer(name.partition("-")[0]), texts, measures=[measure], pin=())
+    exam = examine(model, texts, tokenizer=tiny_tokenizer(name.partition("-")[0]), measures=[measure], pin=())
     return [note for note in exam.notes if "not computed" in note]
 
 
@@ -49,7 +49,7 @@ def test_scores_whose_range_is_too_large() -> None:
     assert not notes_of("bert", "bounds", model=model), "as long as ranges are small, nothing is missing"
     for layer in model.bert.encoder.layer:
         layer.attention.self.query.weight.data *= 300
-    exam = examine(model, tiny_tokenizer("bert"), LINES, measures=["bounds"], pin=())
+    exam = examine(model, LINES, tokenizer=tiny_tokenizer("bert"), measures=["bounds"], pin=())
     (note,) = exam.notes
     said = (
         "bounds.composite was not computed: in every sentence the range of scores in a row is above 4.229, up to which"

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from attnworks.api import examine
+from attnworks import examine
 from attnworks.core.errors import UnknownNameError, UsageError
 from attnworks.core.team import Team
 from attnworks.exam.examiner import ExamSettings, run_examination
@@ -43,7 +43,9 @@ def assert_same(one: Reading, other: Reading, rtol: float) -> None:
 @pytest.mark.parametrize("name", ["bert", "gpt2", "bart"])
 def test_batches_of_any_size_give_the_same_readings(name: str) -> None:
     model, tokenizer = tiny(name)
-    small, large = (examine(model, tokenizer, LINES, measures=MEASURED, batch_tokens=size) for size in (1, 4096))
+    small, large = (
+        examine(model, LINES, tokenizer=tokenizer, measures=MEASURED, batch_tokens=size) for size in (1, 4096)
+    )
     assert list(small.readings) == list(large.readings)
     for reading in small.readings:
         assert_same(small[reading], large[reading], 1e-9)
@@ -53,26 +55,26 @@ def test_batches_of_any_size_give_the_same_readings(name: str) -> None:
 def test_a_run_of_attnworks_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(PRESETS, "small", SMALL["small"])
     trained = OwnSubject.open(str(tiny_run()))
-    exam = examine(trained.model, trained.vocabularies, grammar_passages(3), measures=["rank"], name="mine")
+    exam = examine(trained.model, grammar_passages(3), tokenizer=trained.vocabularies, measures=["rank"], name="mine")
     assert exam.model["name"] == "mine" and exam.model["family"] == "attnworks"
     assert exam.corpus["sentences"] == 3 and exam.corpus["written_by_the_model"] == 0
     with unchecked(), pytest.raises(UsageError, match="vocabulary"):
-        examine(trained.model, None, grammar_passages(3))
+        examine(trained.model, grammar_passages(3))
 
 
 def test_the_embedded_corpus_by_default() -> None:
     model, tokenizer = tiny("bert")
-    exam = examine(model, tokenizer, measures=["rank"])
+    exam = examine(model, tokenizer=tokenizer, measures=["rank"])
     assert exam.corpus["name"] == "grammar" and exam.corpus["sentences"] == 256
 
 
 def test_passages_with_syntax() -> None:
     model, tokenizer = tiny("bert")
     passages = [Passage(Text("the cat sees it", ("the", "cat", "sees", "it"), (1, 2, -1, 2)))] * 2
-    exam = examine(model, tokenizer, passages, measures=["roles"])
+    exam = examine(model, passages, tokenizer=tokenizer, measures=["roles"])
     syntactic = exam["roles.syntactic"]
     assert syntactic.count is not None and bool((syntactic.count[0] == 2).all())
-    without = examine(model, tokenizer, ["the cat sees it"] * 2, measures=["roles"])
+    without = examine(model, ["the cat sees it"] * 2, tokenizer=tokenizer, measures=["roles"])
     if "roles.syntactic" in without:
         count = without["roles.syntactic"].count
         assert count is not None and not count[0].any()
@@ -83,7 +85,7 @@ def test_the_model_is_left_as_it_was() -> None:
     model = model.float()
     before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
     implementation = model.config._attn_implementation
-    examine(model, tokenizer, LINES, measures=["rank", "importance"], without=["skip"])
+    examine(model, LINES, tokenizer=tokenizer, measures=["rank", "importance"], without=["skip"])
     after = model.state_dict()
     assert all(torch.equal(before[name], after[name]) and before[name].dtype == after[name].dtype for name in before)
     assert model.config._attn_implementation == implementation
@@ -93,9 +95,9 @@ def test_the_model_is_left_as_it_was() -> None:
 
 def test_without_is_said_and_gone_afterwards() -> None:
     model, tokenizer = tiny("bert")
-    bare = examine(model, tokenizer, LINES, measures=["rank"], without=["skip", "mlp", "norm"])
+    bare = examine(model, LINES, tokenizer=tokenizer, measures=["rank"], without=["skip", "mlp", "norm"])
     assert bare.model["without"] == ["skip", "mlp", "norm"] and "in float64" in bare.notes[-1]
-    whole, again = (examine(model, tokenizer, LINES, measures=["rank"]) for _ in range(2))
+    whole, again = (examine(model, LINES, tokenizer=tokenizer, measures=["rank"]) for _ in range(2))
     assert whole.to_json() == again.to_json()
     assert whole.to_json() != bare.to_json()
 
@@ -103,14 +105,18 @@ def test_without_is_said_and_gone_afterwards() -> None:
 def test_an_objective_of_ones_own() -> None:
     model, tokenizer = tiny("bert")
     exam = examine(
-        model, tokenizer, LINES, measures=["importance"], objective=lambda outputs, batch: outputs.hidden[:, 0].sum(-1)
+        model,
+        LINES,
+        tokenizer=tokenizer,
+        measures=["importance"],
+        objective=lambda outputs, batch: outputs.hidden[:, 0].sum(-1),
     )
     assert "importance.gradient" in exam and any("objective" in note for note in exam.notes)
 
 
 def test_pins_show_the_maps() -> None:
     model, tokenizer = tiny("marian")
-    exam = examine(model, tokenizer, LINES, measures=["rank"], pin=["the cat sees it ."])
+    exam = examine(model, LINES, tokenizer=tokenizer, measures=["rank"], pin=["the cat sees it ."])
     (pin,) = exam.pins
     assert pin.tokens == ("the", "cat", "sees", "it", ".", "</s>") and pin.target is not None
     for slot, P in pin.maps.items():
@@ -166,12 +172,12 @@ def test_the_work_is_known_beforehand() -> None:
 def test_measures_that_are_none(measures: list[str]) -> None:
     model, tokenizer = tiny("bert")
     with pytest.raises((UnknownNameError, UsageError)):
-        examine(model, tokenizer, LINES, measures=measures)
+        examine(model, LINES, tokenizer=tokenizer, measures=measures)
 
 
 def test_things_that_are_no_model() -> None:
     for thing in (nn.Linear(2, 3), 7):
         with pytest.raises(UsageError, match=r"attnworks\.traces\.adapted"):
-            examine(thing, None, LINES)
+            examine(thing, LINES)
     with pytest.raises(UsageError, match="tokenizer"):
-        examine(TINY["bert"].build(), None, LINES)
+        examine(TINY["bert"].build(), LINES)

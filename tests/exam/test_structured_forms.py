@@ -35,6 +35,6 @@ def test_untrained_heads_have_no_structured_form(family: str, spread: float) -> 
         for seed in range(2):
             model = untrained(family, size, seed, spread)
             tokenizer = tiny_tokenizer(model.config.model_type)
-            exam = attnworks.examine(model, tokenizer, LINES, measures=["structure"], pin=[])
+            exam = attnworks.examine(model, LINES, tokenizer=tokenizer, measures=["structure"], pin=[])
             assert {*sum(exam["structure.form"].value, ())} == {"none"}, (size, seed)
             assert not [finding for finding in exam.findings if "structure.form" in finding.readings]

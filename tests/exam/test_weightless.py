@@ -39,7 +39,7 @@ def test_in_a_layer_with_mixed_mechanisms_only_dense_heads_have_scores() -> None
     model = mixed_model()
     dense = [mechanism == "dense" for mechanism in mechanisms_of(model)[Slot.parse("enc.0")]]
     assert 0 < sum(dense) < len(dense)
-    exam = attnworks.examine(model, WORDS, LINES, measures=["saturation"])
+    exam = attnworks.examine(model, LINES, tokenizer=WORDS, measures=["saturation"])
     for name in ("saturation.score_rms", "saturation.score_expected"):
         first, second = exam[f"{name}@encoder"].value
         assert isinstance(first, Tensor) and first.isfinite().tolist() == dense, name
@@ -50,7 +50,7 @@ def test_in_a_layer_with_mixed_mechanisms_only_dense_heads_have_scores() -> None
 
 @pytest.mark.parametrize("mechanism", ["linformer:rank=3,length=30", "sketched:rank=3,seed=1", "truncated:rank=2"])
 def test_what_reads_weights_is_left_out_with_a_note(mechanism: str) -> None:
-    exam = attnworks.examine(model_with(mechanism), WORDS, LINES)
+    exam = attnworks.examine(model_with(mechanism), LINES, tokenizer=WORDS)
     assert exam["rank.residual@encoder"].table()
     assert not any(name.startswith(("roles.", "saturation.", "sinks.")) for name in exam.readings)
     name = mechanism.partition(":")[0]
@@ -61,10 +61,10 @@ def test_what_reads_weights_is_refused_by_name() -> None:
     with pytest.raises(
         UsageError, match=r"measures roles, sinks: expected attention weights.*got mixtures of any sign \(linf"
     ):
-        attnworks.examine(model_with("linformer:rank=3,length=30"), WORDS, LINES, measures=["roles"])
+        attnworks.examine(model_with("linformer:rank=3,length=30"), LINES, tokenizer=WORDS, measures=["roles"])
 
 
 @pytest.mark.parametrize("mechanism", ["window:window=2", "linear", "longformer:window=2", "bigbird:window=2,block=2"])
 def test_sparse_and_linear_models_are_examined_like_others(mechanism: str) -> None:
-    exam = attnworks.examine(model_with(mechanism), WORDS, LINES)
+    exam = attnworks.examine(model_with(mechanism), LINES, tokenizer=WORDS)
     assert any(name.startswith("roles.") for name in exam.readings)

@@ -412,7 +412,7 @@ def test_what_a_spectator_sees(name: str) -> None:
 def test_a_grown_model_is_examined() -> None:
     model = TINY["bart"].build()
     grow(model)
-    exam = attnworks.examine(model, tiny_tokenizer(model.config.model_type), LINES[:3])
+    exam = attnworks.examine(model, LINES[:3], tokenizer=tiny_tokenizer(model.config.model_type))
     assert exam.readings
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -11,7 +12,7 @@ from click.testing import CliRunner
 import attnworks
 from attnworks.attention import Mask
 from attnworks.cli import main
-from attnworks.core.errors import UsageError
+from attnworks.core.errors import FolderError
 from attnworks.core.places import Slot
 from attnworks.exam.measure import MeasureContext
 from attnworks.exam.measures.rank import Rank
@@ -38,7 +39,7 @@ def encoder() -> tuple[attnworks.models.Model, Vocabulary]:
 def test_dropout_is_off_and_the_mode_comes_back() -> None:
     model, vocabulary = encoder()
     model.train()
-    first, second = (attnworks.examine(model, vocabulary, TEXTS, measures="rank,paths") for _ in range(2))
+    first, second = (attnworks.examine(model, TEXTS, tokenizer=vocabulary, measures="rank,paths") for _ in range(2))
     assert torch.equal(torch.stack(first["rank.residual"].value), torch.stack(second["rank.residual"].value))  # pyright: ignore
     assert "paths.share" in first and all(part.training for part in model.modules())
 
@@ -47,18 +48,22 @@ def test_parts_of_other_types_come_back_as_they_were() -> None:
     model, vocabulary = encoder()
     model.encoder[1].mlp.half()  # pyright: ignore
     before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
-    attnworks.examine(model, vocabulary, TEXTS, measures=["rank"], without=["skip"])
+    attnworks.examine(model, TEXTS, tokenizer=vocabulary, measures=["rank"], without=["skip"])
     for name, tensor in model.state_dict().items():
         assert tensor.dtype == before[name].dtype and torch.equal(tensor, before[name]), name
 
 
 def test_one_string_is_no_list_of_texts() -> None:
-    with pytest.raises(UsageError, match="single string"):
-        attnworks.examine(*encoder(), "one text")
+    model, vocabulary = encoder()
+    with pytest.raises(FolderError, match=r"a string that is neither; put texts into a list: \[text\]") as told:
+        attnworks.examine(model, "one text", tokenizer=vocabulary)
+    assert "\n" not in str(told.value)
 
 
 def test_passages_and_strings_may_be_mixed() -> None:
-    exam = attnworks.examine(*encoder(), [Passage(Text(TEXTS[0])), *TEXTS[1:]], measures=["rank"])  # pyright: ignore
+    model, vocabulary = encoder()
+    texts: Any = [Passage(Text(TEXTS[0])), *TEXTS[1:]]
+    exam = attnworks.examine(model, texts, tokenizer=vocabulary, measures=["rank"])
     assert exam.corpus["sentences"] == 3
 
 

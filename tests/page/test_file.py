@@ -17,8 +17,10 @@ from attnworks.core import folders
 from attnworks.core.errors import FolderError, UsageError
 from attnworks.core.folders import with_sha256
 from attnworks.exam.folder import write_exam
+from attnworks.models.folder import save_model
 from attnworks.page import PageExam, page_contents
 from attnworks.page import file as file_module
+from attnworks.page.html import PAGE_START
 from attnworks.page.inputs import read_advice, read_trace
 from tests.page.page_helpers import KEYS, QUERIES, Seen, made_exam, tokens
 from tests.page.test_contents import advised
@@ -80,7 +82,7 @@ def test_everything_in_one_page(folder: Path, tmp_path: Path) -> None:
         written(tmp_path / "advice.json", asdict(told)),
     )
     out = attnworks.report([folder, other], tmp_path / "report.html", trace=files[0], advice=files[1])
-    page = Seen(out.read_text()).page()
+    page = Seen(out.path.read_text()).page()
     assert [exam["label"] for exam in page["exams"]] == ["first", "second"]
     assert [len(exam["pins"]) for exam in page["exams"]] == [1, 2]
     assert page["exams"][1]["pins"][1]["beam"][1]["ended"][0]["parent"] == 1
@@ -92,7 +94,7 @@ def test_a_trace_that_could_be_of_both_is_given_to_neither(folder: Path, tmp_pat
     file = written(tmp_path / "trace.json", trace())
     with pytest.raises(UsageError, match="those of r, which could be of both; report the examination"):
         attnworks.report([folder, other], tmp_path / "report.html", trace=file)
-    page = Seen(attnworks.report(folder, tmp_path / "report.html", trace=file).read_text()).page()
+    page = Seen(Path(attnworks.report(folder, tmp_path / "report.html", trace=file)).read_text()).page()
     assert len(page["exams"][0]["pins"]) == 2
 
 
@@ -104,7 +106,7 @@ def test_several_traces(folder: Path, tmp_path: Path) -> None:
 
 
 def test_from_memory_and_from_the_folder_of_before(folder: Path, tmp_path: Path) -> None:
-    out = attnworks.report(attnworks.read_exam(folder), tmp_path / "memory.html")
+    out = attnworks.report(attnworks.open(folder), tmp_path / "memory.html").path
     assert Seen(out.read_text()).page()["title"] == "model"
 
 
@@ -115,14 +117,15 @@ def test_without_maps_a_line_says_so(tmp_path: Path) -> None:
 
 def test_a_file_is_there_whole_or_as_it_was(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     out = tmp_path / "report.html"
-    out.write_text("<!DOCTYPE html>as it was")
+    as_it_was = f"{PAGE_START.decode()}as it was"
+    out.write_text(as_it_was)
 
     def full(descriptor: int) -> None:
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(folders.os, "fsync", full)
     assert "No space left" in mistake(folder, "--out", out)
-    assert out.read_text() == "<!DOCTYPE html>as it was" and {path.name for path in tmp_path.iterdir()} == {
+    assert out.read_text() == as_it_was and {path.name for path in tmp_path.iterdir()} == {
         "first",
         "report.html",
     }
@@ -136,10 +139,11 @@ def test_places_that_will_not_do(folder: Path, tmp_path: Path) -> None:
     assert "no folder" in mistake(folder, "--out", tmp_path / "none" / "report.html")
     assert "nothing there" in mistake(folder, "--out", out, "--trace", tmp_path / "none")
     assert "a folder" in mistake(folder, "--out", out, "--advice", folder)
-    text = written(tmp_path / "text.txt", [])
-    for needed in (text, folder / "exam.json"):
+    text, other_page = written(tmp_path / "text.txt", []), tmp_path / "other.html"
+    other_page.write_text("<!DOCTYPE html><title>of someone else</title>")
+    for needed in (text, folder / "exam.json", other_page):
         before = needed.read_bytes()
-        assert "a file that is no page, and would be lost" in mistake(folder, "--out", needed)
+        assert "a file that is no page of attnworks, and would be lost" in mistake(folder, "--out", needed)
         assert needed.read_bytes() == before
     assert "none" in mistake(folder, "--out", out, "--model", tmp_path / "none")
     assert not out.exists()
@@ -274,7 +278,7 @@ def test_advice_for_another_model_is_refused(folder: Path, tmp_path: Path) -> No
 
 
 def test_receipts_of_a_model_that_never_was_reshaped_are_refused(folder: Path, tmp_path: Path) -> None:
-    model = attnworks.save(attnworks.build(attnworks.preset("tiny").with_vocabulary(19), seed=0), tmp_path / "model")
+    model = save_model(attnworks.build(attnworks.preset("tiny").with_vocabulary(19), seed=0), tmp_path / "model")
     told = mistake(folder, "--model", model, "--out", tmp_path / "report.html")
     assert "expected a model that was reshaped, got one that never was" in told
 

@@ -116,7 +116,7 @@ def test_examining_an_adapted_model_reads_the_same() -> None:
     model = transformer(torch.float32, vocabulary=len(vocabulary), decoder_layers=0).eval()
     measures = ["saturation", "sinks", "roles"]
     own, mine = (
-        attnworks.examine(subject, vocabulary, passages, measures=measures)
+        attnworks.examine(subject, passages, tokenizer=vocabulary, measures=measures)
         for subject in (model, adapted(model, "encoder"))
     )
     assert mine.model["name"] == "mine" and mine.model["heads"] == own.model["heads"]
@@ -324,4 +324,4 @@ def test_texts_without_targets_are_refused_by_an_adapted_decoder() -> None:
     vocabulary = Vocabulary.train("word", [["Luca", "is", "happy"]])
     subject = adapted(transformer(torch.float32).eval(), "encoder-decoder")
     with pytest.raises(AttnworksError, match="passages with a target each"):
-        attnworks.examine(subject, vocabulary, ["Luca is happy"])
+        attnworks.examine(subject, ["Luca is happy"], tokenizer=vocabulary)

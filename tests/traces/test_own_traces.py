@@ -235,4 +235,4 @@ def test_without_attention_there_is_nothing_to_examine() -> None:
     )
     model = build(recurrent_config(vocabulary=len(english), target_vocabulary=len(italian)))
     with pytest.raises(UsageError, match="one with a mechanism"):
-        attnworks.examine(model, (english, italian), passages)
+        attnworks.examine(model, passages, tokenizer=(english, italian))

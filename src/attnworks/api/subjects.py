@@ -65,4 +65,6 @@ def as_subject(
         for remark in opened.remarks:
             progress(remark, 0, 0)
         return opened
+    if isinstance(subject, Subject) and subject.source is not None and max_length is not None:
+        return subject.cut_to(max_length)
     return wrap(subject, tokenizer, name, max_length)

@@ -121,7 +121,7 @@ def test_random_weights_get_few_labels_that_other_sentences_refute() -> None:
     for family, seed in itertools.product(("bert", "gpt2", "llama"), range(7)):
         model = filled(TINY[family].build(dtype=torch.float32), seed, spread=0.8)
         few, more = (
-            attnworks.examine(model, tiny_tokenizer(family), part, measures=["roles"], pin=[]).readings
+            attnworks.examine(model, part, tokenizer=tiny_tokenizer(family), measures=["roles"], pin=[]).readings
             for part in (texts[:8], texts[8:])
         )
         refuted.append(any(
