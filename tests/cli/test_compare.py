@@ -106,6 +106,27 @@ def test_no_folder_is_one_clear_line(folders: dict[str, Path], tmp_path: Path) -
     assert "nothing there" in str(result.exception)
 
 
+@pytest.mark.parametrize("width", [60, 80])
+def test_names_are_whole_in_narrow_terminals(
+    width: int, folders: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def folder(name: str, value: float) -> Path:
+        readings = [
+            stated("a_rather_long_measure.with_a_long_reading", ("layer", "head"), [[value]], kind)
+            for kind in ("encoder", "cross")
+        ]
+        model = {"name": "m", "heads": {"enc.0": 1, "cross.0": 1}}
+        return write_exam(replace(examined(), readings=Readings([*readings]), model=model), tmp_path / name)
+
+    monkeypatch.setenv("COLUMNS", str(width))
+    text = run(folder("a", 123.456), folder("b", 4567.8)).output
+    assert "enc.0.0  a_rather_long_measure.with_a_long_reading@encoder" in text.replace("   ", "  "), text
+    assert "…" not in text and max(len(line) for line in text.splitlines()[1:]) <= width
+    for name in ("a", "b"):
+        text = run(folders["a"], folders[name]).output
+        assert "…" not in text and (name == "a" or "sinks.first" in text)
+
+
 def test_help_has_examples() -> None:
     assert "attnworks compare exams/" in run("--help").output
 

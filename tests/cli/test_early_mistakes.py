@@ -21,7 +21,7 @@ def no_text(monkeypatch: pytest.MonkeyPatch) -> None:
     tiny_run()
     for name in ("training.run.open_corpus", "reshape.texts.open_corpus", "text.corpora.open_corpus"):
         monkeypatch.setattr(f"attnworks.{name}", read)
-    for name in ("cli.examine_run.from_corpus", "cli.examine_run.grammar_passages", "cli.examine_run.from_file"):
+    for name in ("text.sources.from_corpus", "text.grammar.grammar_passages", "text.sources.from_file"):
         monkeypatch.setattr(f"attnworks.{name}", read)
 
 
@@ -34,6 +34,8 @@ def no_text(monkeypatch: pytest.MonkeyPatch) -> None:
         ("train lstm-dot --mechanism nope --out OUT", "nope"),
         ("examine RUN --measures nope", "nope"),
         ("examine OUT", "OUT"),
+        ("view RUN --measures nope", "nope"),
+        ("view OUT", "OUT"),
         ("prune RUN --heads enc.7.9 --out OUT", "enc.7.9"),
         ("prune RUN --keep 0.5 --by nope --out OUT", "nope"),
         ("project RUN --heads zz --out OUT", "zz"),
@@ -83,6 +85,8 @@ def test_a_command_like_no_other_gets_the_list() -> None:
         "examine LONG",
         "examine RUN --out LONG",
         "examine RUN --text LONG",
+        "view LONG",
+        "view RUN --out LONG",
         "compare LONG LONG",
         "report LONG --out OUT",
         "report RUN --out LONG",

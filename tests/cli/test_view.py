@@ -1,0 +1,82 @@
+"""attnworks view: a page in the current folder, and where it is."""
+
+from __future__ import annotations
+
+import json
+import webbrowser
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from attnworks.cli import main
+from attnworks.exam.folder import write_exam
+from tests.exam.test_examination import examined
+from tests.exam_helpers import LINES, tiny_folder, write_lines
+
+
+@pytest.fixture(autouse=True)
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An empty folder, a machine without a display, and a browser that must not be asked."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("sys.platform", "linux")
+    for name in ("DISPLAY", "WAYLAND_DISPLAY", "BROWSER"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(webbrowser, "open", lambda url: pytest.fail(f"opened {url}"))
+
+
+def view(*arguments: object) -> Result:
+    result = CliRunner().invoke(main, ["view", *map(str, arguments), "--threads", "1"])
+    if result.exception is not None and not isinstance(result.exception, SystemExit):
+        raise result.exception
+    return result
+
+
+@pytest.fixture
+def text(tmp_path: Path) -> Path:
+    return write_lines(tmp_path / "text.txt", LINES)
+
+
+def test_without_a_display_the_place_is_printed(text: Path, tmp_path: Path) -> None:
+    result = view(tiny_folder("bert"), "--text", text, "--measures", "rank")
+    assert result.exit_code == 0, result.output
+    assert result.stdout.startswith("Page   bert.html (") and "open it in a browser" in result.stdout
+    assert (tmp_path / "bert.html").is_file()
+
+
+def test_no_open_with_a_display(text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DISPLAY", ":7")
+    out = tmp_path / "a page.html"
+    result = view(tiny_folder("bert"), "--text", text, "--measures", "rank", "--out", out, "--no-open")
+    assert result.exit_code == 0 and str(out) in result.stdout and out.is_file()
+
+
+def test_with_a_display_it_is_opened(text: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DISPLAY", ":7")
+    monkeypatch.setattr(webbrowser, "open", lambda url: True)
+    assert "opened in the browser" in view(tiny_folder("bert"), "--text", text, "--measures", "rank").stdout
+
+
+def test_json_and_a_pin(text: Path) -> None:
+    result = view(tiny_folder("bert"), "--text", text, "--measures", "rank", "--pin", "the cat sees it .", "--json")
+    assert result.stderr == "" and json.loads(result.stdout)["path"] == "bert.html"
+
+
+def test_an_examination_is_shown_as_it_is(tmp_path: Path) -> None:
+    folder = write_exam(examined(), tmp_path / "first")
+    assert "first.html" in view(folder).stdout
+
+
+def test_mistakes_are_one_line(text: Path, tmp_path: Path) -> None:
+    (tmp_path / "bert.html").write_text("mine")
+    for words in (
+        [tmp_path / "nowhere"],
+        [tiny_folder("bert"), "--text", text],
+        [tiny_folder("bert"), "--text", text, "--corpus", "grammar"],
+        [tiny_folder("bert"), "--measures", "rankk"],
+        ["pypi:not-installed"],
+    ):
+        result = view(*words)
+        assert result.exit_code in (1, 2) and result.stdout == "" and result.stderr.count("\n") == 1, result.output
+        assert result.stderr.startswith("attnworks: ")
+    assert (tmp_path / "bert.html").read_text() == "mine"
