@@ -25,13 +25,13 @@ if TYPE_CHECKING:
     from attnworks.api.heads import prune as prune
     from attnworks.api.mechanisms import advise as advise
     from attnworks.api.mechanisms import swap as swap
+    from attnworks.api.proofs import claims as claims
     from attnworks.api.reshapes import apply as apply
     from attnworks.api.reshapes import history as history
     from attnworks.api.runs import Translation as Translation
     from attnworks.api.runs import train as train
     from attnworks.api.runs import translate as translate
     from attnworks.api.subjects import open as open
-    from attnworks.api.tables import claims as claims
     from attnworks.api.tables import count as count
     from attnworks.attention import Mask as Mask
     from attnworks.exam.compare import Comparison as Comparison
@@ -56,10 +56,11 @@ _HOMES = {
     "api.exams": "compare examine view",
     "api.heads": "grow project prune",
     "api.mechanisms": "advise swap",
+    "api.proofs": "claims",
     "api.reshapes": "apply history",
     "api.runs": "Translation train translate",
     "api.subjects": "open",
-    "api.tables": "claims count",
+    "api.tables": "count",
     "attention": "Mask",
     "exam.compare": "Comparison",
     "exam.examination": "Examination",

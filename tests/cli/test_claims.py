@@ -9,8 +9,11 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
+from transformers import AutoTokenizer
 
+import attnworks
 from attnworks.cli import main
+from attnworks.core.errors import UnknownNameError
 from attnworks.theory import Verdict, all_claims, claim
 from attnworks.theory.contract import CLAIMS, DOCUMENTS
 from tests.exam_helpers import LINES, tiny_folder, write_lines
@@ -101,7 +104,8 @@ def test_a_check_that_contradicts_its_verdict_fails_the_command(monkeypatch: pyt
 def test_mistakes_in_one_line(tmp_path: Path) -> None:
     assert "claim 'S7'" in mistake("S7")
     assert "did you mean 'S4.17'" in mistake("SO.17")
-    assert "--explain or --verdict as well" in mistake("--on", tmp_path, "--explain")
+    assert "got --explain too" in mistake("--on", tmp_path, "--explain")
+    assert "got a verdict too" in mistake("--on", tmp_path, "--verdict", "false")
     assert claims("--on", tmp_path / "nothing").exit_code == 1
 
 
@@ -117,8 +121,9 @@ def test_on_a_model(tmp_path: Path) -> None:
 
 
 def test_text_options_want_a_model(tmp_path: Path) -> None:
-    assert "--on" in mistake("S0.3", "--text", tmp_path)
-    assert "--sentences: expected a model that reads text" in mistake("S0.3", "--sentences", 3)
+    assert "on=MODEL" in mistake("S0.3", "--text", tmp_path)
+    assert "claims with sentences: expected a model that reads text" in mistake("S0.3", "--sentences", 3)
+    assert "claims with max_length: expected a model that reads text" in mistake("S0.3", "--max-length", 3)
 
 
 def test_no_claim_of_that_verdict() -> None:
@@ -134,6 +139,36 @@ def test_loose_sides_tell_by_how_much() -> None:
 def test_as_wide_as_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "80")
     assert max(map(len, claims("S0.1*").stdout.splitlines())) <= 80
+
+
+def test_long_sentences_are_cut(tmp_path: Path) -> None:
+    model, text = tiny_folder("bert"), write_lines(tmp_path / "lines.txt", ["the cat sees a bird . " * 40])
+    assert claims("--on", model, "--text", text, "D6").exit_code != 0
+    (found,) = told("--on", model, "--text", text, "D6", "--max-length", 9)
+    assert found["computed"] == 2
+
+
+def test_in_python_claims_are_a_list_that_shows_itself(tmp_path: Path) -> None:
+    found = attnworks.claims("S1", verdict="false")
+    assert {one.claim.verdict for one in found} == {Verdict.FALSE} and found.confirmed
+    assert [one["id"] for one in found.to_json()] == [one.claim.id for one in found]
+    assert found[0].claim.id in found._repr_html_() and "as printed" in found[0]._repr_html_()
+    steps: list[tuple[str, int, int]] = []
+    attnworks.claims("S0.1", "S0.3", progress=lambda *step: steps.append(step))
+    assert [step[1:] for step in steps] == [(1, 2), (2, 2)]
+    with pytest.raises(UnknownNameError, match="did you mean 'false'"):
+        attnworks.claims(verdict=["flase"])
+
+
+def test_in_python_claims_on_a_model_in_memory() -> None:
+    subject = attnworks.open(tiny_folder("bert"))
+    found = attnworks.claims("D6", on=subject, texts=LINES[:3])
+    assert found.held and found.sentences == 3 and [tally.law.id for tally in found] == ["D6"]
+    assert "6 of 6" in found._repr_html_()
+    (again,) = attnworks.claims(
+        "D6", on=subject.model, tokenizer=AutoTokenizer.from_pretrained(tiny_folder("bert")), texts=LINES[:3]
+    )
+    assert again.to_json() == found.to_json()[0]
 
 
 def test_any_encoding() -> None:

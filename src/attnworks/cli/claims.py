@@ -2,42 +2,47 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import click
 
-from attnworks.cli.options import prepare
+from attnworks.cli.options import device_option, json_option, prepare, seed_option, take_texts, text_options
 
 VERDICTS = ("holds", "condition", "typo", "false", "not-checkable")
 
 
 @click.command()
 @click.argument("ids", nargs=-1, metavar="[ID]...")
-@click.option("--explain", is_flag=True, help="Show both sides, correction, figures and code of each claim.")
+@click.option("--explain", is_flag=True, help="Show each claim in full: both sides, correction, numbers, code.")
 @click.option(
-    "--verdict", type=click.Choice(VERDICTS), multiple=True, help="Check claims of this verdict; may be repeated."
+    "--verdict",
+    type=click.Choice(VERDICTS),
+    multiple=True,
+    help="Check only claims with this verdict; repeat for several.",
 )
-@click.option("--on", metavar="MODEL", help="Check claims about models on this one: a run, or a Hugging Face model.")
-@click.option("--corpus", help="With --on: read a corpus, as for attnworks train.  [default: grammar]")
-@click.option("--text", type=click.Path(path_type=Path), help="With --on: read the lines of this file instead.")
+@click.option("--on", metavar="MODEL", help="Check the claims that apply to a model: a run or a Hugging Face model.")
+@text_options("only with --on", "grammar")
 @click.option(
-    "--sentences", type=click.IntRange(1), metavar="N", help="With --on: read at most N sentences.  [default: 16]"
+    "--sentences",
+    type=click.IntRange(1),
+    metavar="N",
+    default=16,
+    show_default=True,
+    help="With --on: read at most N sentences.",
 )
-@click.option("--max-tokens", type=click.IntRange(1), help="With --on: cut longer sentences.")
-@click.option(
-    "--json", "as_json", is_flag=True, help="Print one JSON list, with an object per claim, and nothing else."
-)
-@click.option("--threads", type=click.IntRange(1), default=1, show_default=True, help="CPU threads.")
-@click.option("--seed", type=click.IntRange(0, 2**63 - 1), default=0, show_default=True, help="Random seed.")
-def claims(ids: tuple[str, ...], **options: Any) -> None:
-    """Check the statements of the five source documents, and say what was found.
+@click.option("--max-length", type=click.IntRange(1), metavar="N", help="With --on: cut sentences after N tokens.")
+@json_option
+@device_option
+@click.option("--threads", type=click.IntRange(1), default=1, show_default=True, help="Number of CPU threads.")
+@seed_option
+def claims(ids: tuple[str, ...], explain: bool, **options: Any) -> None:
+    """Check the statements of the five source documents.
 
     Five documents on attention make 271 statements; each has a check that computes both of its sides, or says why
     there is nothing to compute. IDs are those of docs/claims.md, such as S0.17; S2 stands for all of a document, D for
-    the results that we derived, and S4.1* for all ids that begin so. Without any, all are checked.
+    the results that were derived for attnworks, and S4.1* for all ids that begin so. Without any, all are checked.
 
-    A statement that is wrong is shown with numbers that break it, and with its correction. The command fails if any
+    A statement that is wrong is shown with numbers that break it, and with its correction. The exit code is 1 if any
     check does not find what its verdict says.
 
     \b
@@ -49,7 +54,23 @@ def claims(ids: tuple[str, ...], **options: Any) -> None:
       attnworks claims --on runs/first         # on a model of your own: which bounds hold, how tight
       attnworks claims --json > claims.json
     """
-    prepare("cpu", options["threads"], options["seed"])
-    from attnworks.cli.claims_display import check_and_show, check_on_and_show
+    if explain and options["on"] is not None:
+        from attnworks.core.errors import UsageError
 
-    (check_and_show if options["on"] is None else check_on_and_show)(ids, options)
+        raise UsageError("claims on a model", "--on MODEL, with ids or without", "--explain too", "leave one out")
+    as_json = prepare(options)
+    import attnworks
+    from attnworks.cli.console import console, print_json, progress_display
+
+    with progress_display("claims", quiet=as_json) as progress:
+        found: Any = attnworks.claims(*ids, texts=take_texts(options), **options, progress=progress)
+    if as_json:
+        print_json(found.to_json())
+    elif explain:
+        from attnworks.theory.render import claims_summary
+
+        console().print(*found, claims_summary(found), sep="\n")
+    else:
+        console().print(found)
+    if options["on"] is None and not found.confirmed:
+        click.get_current_context().exit(1)

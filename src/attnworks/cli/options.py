@@ -15,6 +15,9 @@ Option = Callable[[Any], Any]
 json_option = click.option(
     "--json", "as_json", is_flag=True, help="Print the result as one JSON object and nothing else."
 )
+device_option = click.option(
+    "--device", default="cpu", show_default=True, help="Device to compute on: cpu, cuda, cuda:1 or mps."
+)
 seed_option = click.option(
     "--seed", type=click.IntRange(0, 2**63 - 1), default=0, show_default=True, help="Random seed."
 )
@@ -54,12 +57,7 @@ def compute_options(
     """--device, --dtype, --threads and --seed; the command gets them under these names."""
     return lambda command: add_options(
         command,
-        click.option(
-            "--device",
-            default="cpu",
-            show_default=True,
-            help="Device to compute on: cpu, cuda, cuda:1 or mps.",
-        ),
+        device_option,
         click.option(
             "--dtype",
             type=click.Choice(dtypes),

@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 import statistics
 from collections import Counter
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from torch import Tensor
 
+from attnworks.core.display import rich_html
 from attnworks.models.modes import in_float64, inference_mode
 from attnworks.text.passages import Passage
 from attnworks.text.tokens import Batch
@@ -72,6 +73,31 @@ class LawTally:
             "worst": None if sides is None else {**sides.to_json(), "place": place},
             "not_applicable": dict(self.not_applicable),
         }
+
+
+class LawTallies(list[LawTally]):
+    """The results of several claims on one model: its name, the number of sentences, and the source of these."""
+
+    def __init__(self, tallies: Iterable[LawTally], model: str, sentences: int, source: str) -> None:
+        super().__init__(tallies)
+        self.model, self.sentences, self.source = model, sentences, source
+
+    @property
+    def held(self) -> bool:
+        """Whether every claim held at every place where it applies."""
+        return all(tally.held == tally.computed for tally in self)
+
+    def to_json(self) -> list[dict[str, Any]]:
+        """An object per claim."""
+        return [tally.to_json() for tally in self]
+
+    def __rich__(self) -> Any:
+        from attnworks.theory.render import tallies_shown
+
+        return tallies_shown(self)
+
+    def _repr_html_(self) -> str:
+        return rich_html(self)
 
 
 def check_on_model(

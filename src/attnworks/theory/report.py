@@ -12,6 +12,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from attnworks.core.display import rich_html
 from attnworks.theory.contract import DOCUMENTS, STATEMENT_COUNT, Claim, ClaimResult, Verdict, all_claims
 from attnworks.theory.sides import Sides, as_number
 
@@ -52,7 +53,7 @@ _SHOWN_SLACK_SHARE = 1e-6
 
 @cache
 def citations() -> dict[str, tuple[str, ...]]:
-    """Id -> the files of the package that cite it, without commands and checks. S4.20-S4.23 cites four.
+    """Id -> the files that cite it, without public functions, commands and checks. S4.20-S4.23 cites four.
 
     Of the theory only its mathematics and experiments count: the files that use neither `contract` nor `sides`.
     """
@@ -61,7 +62,7 @@ def citations() -> dict[str, tuple[str, ...]]:
     for file in sorted(home.rglob("*.py")):
         name, text = file.relative_to(home).as_posix(), file.read_text(encoding="utf-8")
         imports_checks = re.search(r"attnworks\.theory\.(contract|sides)\b|^class Sides", text, re.M)
-        if not name.startswith("cli/") and not (name.startswith("theory/") and imports_checks):
+        if not name.startswith(("api/", "cli/")) and not (name.startswith("theory/") and imports_checks):
             for id in cited(text):
                 found[id].append(name)
     return {id: tuple(names) for id, names in found.items()}
@@ -174,6 +175,35 @@ class CheckedClaim:
             data[name] = None if sides is None else sides.to_json()
         figures = {} if finding is None else finding.figures
         return data | {"figures": {name: as_number(value) for name, value in figures.items()}, "seconds": self.seconds}
+
+    def __rich__(self) -> Any:
+        from attnworks.theory.render import claim_shown
+
+        return claim_shown(self)
+
+    def _repr_html_(self) -> str:
+        return rich_html(self)
+
+
+class CheckedClaims(list[CheckedClaim]):
+    """Claims in their order, with what their checks found. Each of them shows itself in full."""
+
+    @property
+    def confirmed(self) -> bool:
+        """Whether every check that computed something agrees with the verdict of its claim."""
+        return all(checked.confirmed is not False for checked in self)
+
+    def to_json(self) -> list[dict[str, Any]]:
+        """An object per claim."""
+        return [checked.to_json() for checked in self]
+
+    def __rich__(self) -> Any:
+        from attnworks.theory.render import claims_shown
+
+        return claims_shown(self)
+
+    def _repr_html_(self) -> str:
+        return rich_html(self)
 
 
 def check_claims(claims: Iterable[Claim], seed: int = 0) -> Iterator[CheckedClaim]:
