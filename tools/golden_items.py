@@ -143,14 +143,14 @@ ITEMS = [
     # translating
     Item(
         "translate-beam",
-        f"translate A --beam 4 --n-best 2 {ONE} --trace t.json",
+        f"translate A --num-beams 4 --num-return-sequences 2 {ONE} --trace t.json",
         ("run",),
         ("t.json",),
         stdin="Luca is studying in Spain .\nThe chair is new .\n\nThe zyx is red .\n",
         stdout_to="translations",
     ),
     Item("translate-sample", 'translate A --sample --seed 7 --top-k 40 --threads 1 "The chair is new ."', ("run",)),
-    Item("translate-lstm", f'translate L --beam 3 {ONE} "the cat eats bread ."', ("run-lstm",)),
+    Item("translate-lstm", f'translate L --num-beams 3 {ONE} "the cat eats bread ."', ("run-lstm",)),
     # examining
     Item(
         "examine-all", f"examine R --all --sentences 4 --corpus tsv:pairs.tsv --out EA {ONE}", ("run-small",), ("EA",)

@@ -92,19 +92,19 @@ def test_as_many_lines_as_went_in(stdin: str, runs: dict[str, Path]) -> None:
 
 @pytest.mark.parametrize("batch", [1, 2, 64])
 def test_batches_change_nothing(batch: int, run: Path) -> None:
-    once = lines_of(translate(run, *LINES[:-1], "--beam", 3))
-    assert lines_of(translate(run, *LINES[:-1], "--beam", 3, "--batch", batch)) == once
+    once = lines_of(translate(run, *LINES[:-1], "--num-beams", 3))
+    assert lines_of(translate(run, *LINES[:-1], "--num-beams", 3, "--batch-size", batch)) == once
 
 
 @pytest.mark.parametrize("beam", [1, 2, 5])
 def test_one_line_each_with_any_beam(beam: int, run: Path) -> None:
-    assert len(lines_of(translate(run, *LINES, "--beam", beam))) == len(LINES)
+    assert len(lines_of(translate(run, *LINES, "--num-beams", beam))) == len(LINES)
 
 
 def test_n_best(run: Path) -> None:
     """N lines for each that goes in, so that a script can count on it; the first is the best."""
-    best = lines_of(translate(run, *LINES, "--beam", 3))
-    three = lines_of(translate(run, *LINES, "--beam", 3, "--n-best", 3))
+    best = lines_of(translate(run, *LINES, "--num-beams", 3))
+    three = lines_of(translate(run, *LINES, "--num-beams", 3, "--num-return-sequences", 3))
     assert len(three) == 3 * len(LINES)
     assert three[::3] == best
     assert len(set(three[:3])) == 3
@@ -112,7 +112,9 @@ def test_n_best(run: Path) -> None:
 
 
 def test_json(run: Path) -> None:
-    result = translate(run, *LINES, "zebra sees the xylophone .", "--beam", 3, "--n-best", 2, "--json")
+    result = translate(
+        run, *LINES, "zebra sees the xylophone .", "--num-beams", 3, "--num-return-sequences", 2, "--json"
+    )
     lines = lines_of(result, all_known=True)  # unknown words are in the objects
     objects = [json.loads(line) for line in lines]
     assert [each["source"] for each in objects] == [*LINES, "zebra sees the xylophone ."]
@@ -123,19 +125,19 @@ def test_json(run: Path) -> None:
         assert all(h.keys() == {"text", "score", "logprob", "finished"} for h in each["hypotheses"])
         assert all(h["logprob"] <= 0 for h in each["hypotheses"])
     assert objects[1]["hypotheses"][0] == {"text": "", "score": 0.0, "logprob": 0.0, "finished": True}
-    plain = lines_of(translate(run, *LINES, "--beam", 3))
+    plain = lines_of(translate(run, *LINES, "--num-beams", 3))
     assert [each["hypotheses"][0]["text"] for each in objects[:-1]] == plain
 
 
 def test_samples_follow_from_the_seed(run: Path) -> None:
-    options = ("--sample", "--temperature", 2)
+    options = ("--do-sample", "--temperature", 2)
     first = lines_of(translate(run, *LINES, *options, "--seed", 5))
     assert first == lines_of(translate(run, *LINES, *options, "--seed", 5))
     others = [lines_of(translate(run, *LINES, *options, "--seed", seed)) for seed in range(3)]
     assert any(other != first for other in others)
     greedy = lines_of(translate(run, *LINES))
-    assert lines_of(translate(run, *LINES, "--sample", "--top-k", 1)) == greedy
-    assert lines_of(translate(run, *LINES, "--sample", "--top-p", 1e-9)) == greedy
+    assert lines_of(translate(run, *LINES, "--do-sample", "--top-k", 1)) == greedy
+    assert lines_of(translate(run, *LINES, "--do-sample", "--top-p", 1e-9)) == greedy
 
 
 def test_unknown_words_are_listed_on_standard_error(run: Path) -> None:
@@ -160,7 +162,7 @@ def test_words_are_split_as_in_the_corpus(runs: dict[str, Path]) -> None:
 
 @pytest.mark.parametrize("dtype", ["float64", "bfloat16"])
 def test_other_types(dtype: str, runs: dict[str, Path]) -> None:
-    assert len(lines_of(translate(runs["small"], KNOWN, "--dtype", dtype, "--beam", 2), all_known=True)) == 1
+    assert len(lines_of(translate(runs["small"], KNOWN, "--dtype", dtype, "--num-beams", 2), all_known=True)) == 1
 
 
 def test_two_thousand_words(run: Path) -> None:
@@ -177,7 +179,7 @@ def test_two_thousand_words(run: Path) -> None:
 @pytest.mark.parametrize("beams", [1, 3])
 def test_trace(beams: int, runs: dict[str, Path], run: Path, tmp_path: Path) -> None:
     path = tmp_path / "trace.json"
-    texts = lines_of(translate(run, *LINES, "--beam", beams, "--trace", path))
+    texts = lines_of(translate(run, *LINES, "--num-beams", beams, "--trace", path))
     trace = json.loads(path.read_text())
     assert trace["format"] == 2 and trace["run"] == str(run)
     told = [(line, text) for line, text in zip(LINES, texts, strict=True) if line.strip()]
@@ -226,8 +228,8 @@ def check_tree(steps: list[dict[str, Any]], beams: int) -> None:
 
 
 def test_no_run(runs: dict[str, Path], tmp_path: Path) -> None:
-    assert "nothing there" in mistake(tmp_path / "nowhere", KNOWN, code=1)
-    assert "a folder without it" in mistake(tmp_path, KNOWN, code=1)
+    assert "nothing at this path" in mistake(tmp_path / "nowhere", KNOWN, code=1)
+    assert "a model folder, with config.json, got none in it" in mistake(tmp_path, KNOWN, code=1)
     line = mistake(runs["untrained"], KNOWN, code=1)
     assert "a checkpoint, got none yet" in line and f"--resume {runs['untrained']}" in line
 
@@ -235,9 +237,9 @@ def test_no_run(runs: dict[str, Path], tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "options",
     [
-        "--n-best 2", "--beam 2 --n-best 3", "--beam 0", "--beam 2 --sample", "--beam 2 --alpha -1",
-        "--beam 2 --alpha nan", "--sample --temperature 0", "--sample --temperature nan", "--sample --top-p 0",
-        "--sample --top-p 2", "--sample --top-k 0", "--batch 0", "--device nonsense", "--device meta", "--dtype int8",
+        "--num-return-sequences 2", "--num-beams 2 --num-return-sequences 3", "--num-beams 0", "--num-beams 2 --do-sample", "--num-beams 2 --length-penalty -1",
+        "--num-beams 2 --length-penalty nan", "--do-sample --temperature 0", "--do-sample --temperature nan", "--do-sample --top-p 0",
+        "--do-sample --top-p 2", "--do-sample --top-k 0", "--batch-size 0", "--device nonsense", "--device meta", "--dtype int8",
         "--threads 0", "--seed -1", "--trace nowhere/trace.json", "--top-k 3", "--top-p 0.5", "--temperature 3",
     ],
 )  # fmt: skip

@@ -151,7 +151,7 @@ def _exam(home: Path) -> Material:
 def _trace(home: Path) -> Material:
     file = home / "trace" / "trace.json"
     file.parent.mkdir()
-    line = ["translate", str(tiny_run()), "Luca sees bread .", "--beam", "2", "--trace", str(file)]
+    line = ["translate", str(tiny_run()), "Luca sees bread .", "--num-beams", "2", "--trace", str(file)]
     assert CliRunner().invoke(main, line).exit_code == 0
 
     def use(made: Any) -> None:

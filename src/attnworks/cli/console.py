@@ -61,19 +61,31 @@ def _console(**options: Any) -> Console:
 def progress_bar(unit: str, screen: Console, *, shown: bool = True) -> Progress:
     """A bar with the number of units done, the time taken and left, and what is being done.
 
-    The description comes last, so that a narrow terminal cuts it and never the time that is left.
+    The description comes last and is the only part that a narrow terminal cuts. The field `left` of a task is the
+    number of seconds left; without it, the bar estimates them from its speed.
     """
     from rich import progress
+    from rich.table import Column
+    from rich.text import Text
+
+    class TimeLeft(progress.ProgressColumn):
+        max_refresh = 0.5
+
+        def render(self, task: progress.Task) -> Text:
+            seconds = task.fields.get("left", task.time_remaining)
+            return Text("" if task.finished or seconds is None else f"{duration(seconds)} left")
+
+    class Description(progress.ProgressColumn):
+        def render(self, task: progress.Task) -> Text:
+            return Text(task.description, no_wrap=True, overflow="ellipsis")
 
     return progress.Progress(
         progress.TextColumn(unit),
         progress.BarColumn(bar_width=12),
         progress.MofNCompleteColumn(),
         progress.TimeElapsedColumn(),
-        progress.TextColumn("elapsed,"),
-        progress.TimeRemainingColumn(),
-        progress.TextColumn("left "),
-        progress.TextColumn("{task.description}"),
+        TimeLeft(Column(no_wrap=True)),
+        Description(Column(no_wrap=False)),
         console=screen,
         disable=not shown,
     )

@@ -3,52 +3,121 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
+from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import click
 
 from attnworks.cli.options import compute_options, prepare
 
+UNKNOWN_WORDS = 10
+"""Most unknown words that are listed."""
+
 
 @click.command()
-@click.argument("run", type=click.Path(path_type=Path))
+@click.argument("run")
 @click.argument("text", nargs=-1)
 @click.option(
-    "--beam", "beams", type=click.IntRange(1), default=1, show_default=True, help="Beams of the search; 1 is greedy."
-)
-@click.option("--alpha", type=float, default=0.6, show_default=True, help="Length penalty of beam search.")
-@click.option("--n-best", type=click.IntRange(1), default=1, show_default=True, help="Translations of each sentence.")
-@click.option("--sample", is_flag=True, help="Draw words by their probability instead of taking the best.")
-@click.option("--temperature", type=float, default=1.0, show_default=True, help="With --sample: temperature.")
-@click.option("--top-k", type=click.IntRange(1), help="With --sample: draw from the k most probable words.")
-@click.option(
-    "--top-p", type=float, help="With --sample: draw from the most probable words with this total probability."
+    "--num-beams",
+    type=click.IntRange(1),
+    metavar="N",
+    default=1,
+    show_default=True,
+    help="Beam width; 1 is greedy decoding.",
 )
 @click.option(
-    "--batch", type=click.IntRange(1), default=64, show_default=True, help="Sentences to translate at a time."
+    "--length-penalty",
+    type=float,
+    default=0.6,
+    show_default=True,
+    help="Length penalty of beam search: 0 for none, 0.6 to 1 is usual.",
 )
-@click.option("--trace", type=click.Path(path_type=Path), help="Write attention and beam tree of each sentence (JSON).")
+@click.option(
+    "--num-return-sequences",
+    type=click.IntRange(1),
+    metavar="N",
+    default=1,
+    show_default=True,
+    help="Translations to print per sentence; at most --num-beams.",
+)
+@click.option("--do-sample", is_flag=True, help="Sample words by probability instead of searching.")
+@click.option(
+    "--temperature",
+    type=float,
+    default=1.0,
+    show_default=True,
+    help="With --do-sample: temperature of the distribution.",
+)
+@click.option(
+    "--top-k", type=click.IntRange(1), metavar="K", help="With --do-sample: sample from the K most probable words."
+)
+@click.option(
+    "--top-p",
+    type=float,
+    metavar="P",
+    help="With --do-sample: sample from the smallest set of words with total probability P.",
+)
+@click.option(
+    "--batch-size",
+    type=click.IntRange(1),
+    metavar="N",
+    default=64,
+    show_default=True,
+    help="Number of sentences to translate at once.",
+)
+@click.option(
+    "--trace",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Write attention maps and beam tree of every sentence to this JSON file.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object per sentence, with scores.")
 @compute_options()
-def translate(run: Path, text: tuple[str, ...], **options: object) -> None:
-    """Translate with a trained run: the arguments, or the lines of standard input.
+def translate(run: str, text: tuple[str, ...], **options: Any) -> None:
+    """Translate text with a trained model.
 
-    One line comes out for each that goes in (with --n-best N, N lines). Words that are not in the vocabulary of the run
-    are read as <unk> and listed on standard error; an empty line stays empty; a translation that does not end is cut
-    after twice the tokens of the longest sentence that is decoded with it, and ten more.
+    RUN is a run of attnworks train, or a model folder. The sentences are the arguments TEXT or, without them, the lines
+    of standard input. Every sentence gives one line, or N lines with --num-return-sequences N. Words that are not in
+    the vocabulary are read as <unk> and listed on standard error. An empty line stays empty. A translation that does
+    not end is cut at twice the number of tokens of the longest sentence in its batch, plus ten.
 
     \b
     Examples:
       attnworks translate runs/first "Luca is studying in Spain . He is very happy ."
-      cat english.txt | attnworks translate runs/first --beam 5 > italian.txt
-      attnworks translate runs/first --beam 5 --n-best 3 --json "The chair is new ."
-      attnworks translate runs/first --sample --top-p 0.9 --seed 7 "The chair is new ."
+      cat english.txt | attnworks translate runs/first --num-beams 5 > italian.txt
+      attnworks translate runs/first --num-beams 5 --num-return-sequences 3 --json "The chair is new ."
+      attnworks translate runs/first --do-sample --top-p 0.9 --seed 7 "The chair is new ."
     """
-    prepare(str(options["device"]), options["threads"], options["seed"])  # pyright: ignore[reportArgumentType]
-    from attnworks.cli.translate_lines import translate_lines
+    as_json = prepare(options)
+    from attnworks.api.runs import Translator
+    from attnworks.api.subjects import as_subject
+    from attnworks.cli.console import echo, print_json_line
+    from attnworks.text.vocabulary import UNK
 
-    translate_lines(run, text or _lines_of_input(), **options)  # pyright: ignore[reportArgumentType]
+    subject = as_subject(run, device=options.pop("device"), dtype=options.pop("dtype"))
+    translator = Translator(subject, **options)
+    unknown: dict[str, None] = {}  # each word once, in the order of the text
+    for made in translator(text or _lines_of_input()):
+        unknown |= dict.fromkeys(made.unknown)
+        if as_json:
+            print_json_line(made.to_json())
+        else:
+            lines = [made, *made.alternatives]
+            echo("\n".join([*lines, *[""] * (translator.num_return_sequences - len(lines))]))
+        sys.stdout.flush()
+    if unknown and not as_json:
+        echo(_about_unknown(unknown, translator.subject.vocabularies[0].token(UNK)), err=True)
+
+
+def _about_unknown(unknown: Collection[str], read_as: str) -> str:
+    """The words that the model does not know, in quotes, with control characters escaped."""
+    from attnworks.core.display import counted
+
+    named = ", ".join(repr(word) for word in islice(unknown, UNKNOWN_WORDS))
+    more = f" and {len(unknown) - UNKNOWN_WORDS} others" if len(unknown) > UNKNOWN_WORDS else ""
+    return f"{counted(len(unknown), 'word')} not in the vocabulary of this run, read as {read_as}: {named}{more}"
 
 
 def _lines_of_input() -> Iterator[str]:
@@ -59,9 +128,5 @@ def _lines_of_input() -> Iterator[str]:
         try:
             yield line.decode().rstrip("\r\n")
         except UnicodeDecodeError as error:
-            raise FolderError(
-                "stdin",
-                "UTF-8 text",
-                f"byte {line[error.start]:#04x} in line {number}",
-                "convert it to UTF-8 first",
-            ) from None
+            got = f"byte {line[error.start]:#04x} in line {number}"
+            raise FolderError("standard input", "UTF-8 text", got, "convert it to UTF-8 first") from None

