@@ -12,12 +12,13 @@ from click.testing import CliRunner
 from matplotlib.figure import Figure
 
 from attnworks.cli import main
-from attnworks.cli.theory_display import THEORY_EXPERIMENTS
+from attnworks.cli.experiment import experiment as group
+from attnworks.theory.experiments.results import THEORY_EXPERIMENTS
 from tests.covering import thorough
 
 SMALL = {
-    "collapse": "--layers 3 --heads 2 --width 6 --tokens 5 --seeds 2",
-    "paths": "--layers 3 --heads 2 --width 6 --tokens 5 --seeds 2",
+    "collapse": "--num-layers 3 --num-heads 2 --width 6 --tokens 5 --seeds 2",
+    "paths": "--num-layers 3 --num-heads 2 --width 6 --tokens 5 --seeds 2",
     "two-keys": "--betas 1,7,31 --keys 5 --values 3 --draws 50",
     "projection": "--tokens 7 --values 3 --draws 5",
     "gradient": "--widths 3,17 --tokens 7 --seeds 2",
@@ -51,7 +52,7 @@ def test_it_tells_draws_and_keeps_its_results(name: str, tmp_path: Path) -> None
     out = tmp_path / "new" / name
     code, stdout, stderr = experiment(*small(name), "--out", out)
     assert code == 0, stderr
-    for words in (*WORDS[name], "results and figure in"):
+    for words in (*WORDS[name], "Results and pictures are in"):
         assert words in stdout
     assert sorted(path.name for path in out.iterdir()) == ["figure.png", "figure.svg", "results.json"]
     report = json.loads((out / "results.json").read_text())
@@ -59,6 +60,7 @@ def test_it_tells_draws_and_keeps_its_results(name: str, tmp_path: Path) -> None
     assert all((out / f"figure.{kind}").stat().st_size > 5000 for kind in ("png", "svg"))
     code, stdout, stderr = experiment(*small(name), "--json")
     assert code == 0 and json.loads(stdout) == report and not stderr
+    assert {*report["options"]} <= {parameter.name for parameter in group.commands[name].params}
 
 
 def test_the_same_command_again_leaves_the_same_files(tmp_path: Path) -> None:
@@ -73,7 +75,7 @@ def test_the_same_command_again_leaves_the_same_files(tmp_path: Path) -> None:
 def test_without_a_folder_only_the_table_is_printed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     code, stdout, _ = experiment(*small("context"))
-    assert code == 0 and "Where “bank” lands" in stdout and "results" not in stdout and not [*tmp_path.iterdir()]
+    assert code == 0 and "Where “bank” lands" in stdout and "Results" not in stdout and not [*tmp_path.iterdir()]
 
 
 def test_seeds_draw_other_numbers() -> None:
@@ -98,8 +100,8 @@ def one_file(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("one_file")
 def test_very_few_and_very_many_can_be_drawn(tmp_path: Path) -> None:
     for name, options in (
-        ("collapse", "--layers 1 --heads 1 --width 1 --tokens 2 --seeds 1"),
-        ("paths", "--layers 31 --heads 16 --weights 0.5 --seeds 1"),
+        ("collapse", "--num-layers 1 --num-heads 1 --width 1 --tokens 2 --seeds 1"),
+        ("paths", "--num-layers 31 --num-heads 16 --weights 0.5 --seeds 1"),
         ("two-keys", "--betas 3 --keys 3 --draws 2"),
         ("projection", "--tokens 2 --values 1 --draws 2"),
         ("gradient", "--widths 5 --tokens 2 --seeds 1"),
@@ -112,9 +114,9 @@ def test_very_few_and_very_many_can_be_drawn(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ("collapse --heads 3", "a width that 3 divides"),
+        ("collapse --num-heads 3", "a width that 3 divides"),
         ("collapse --weights nan", "weights=nan"),
-        ("collapse --layers 64 --weights 900 --seeds 1", "take smaller weights"),
+        ("collapse --num-layers 64 --weights 900 --seeds 1", "take smaller weights"),
         ("two-keys --betas 1,x", "is no list of numbers"),
         ("two-keys --noise -1", "noise=-1.0"),
         ("gradient --widths 2.5", "is no list of numbers"),

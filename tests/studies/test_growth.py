@@ -14,7 +14,6 @@ import torch.nn.functional as F
 from click.testing import CliRunner
 
 from attnworks.cli import main
-from attnworks.cli.growth_display import once_told
 from attnworks.core.display import silent
 from attnworks.core.errors import FolderError, UnknownNameError, UsageError
 from attnworks.reshape.growth import score as score_module
@@ -44,6 +43,7 @@ from attnworks.studies.recall import (
     recall_text_loss,
     train_recall,
 )
+from attnworks.studies.render import once_sentences
 from attnworks.studies.results import RESULTS_FILE
 from attnworks.training.objectives.contract import Outputs
 from tests.helpers import assert_close
@@ -109,7 +109,7 @@ def test_all_ways_start_from_the_same_narrow_model_and_each_run_is_kept_at_once(
         path = tmp_path / RESULTS_FILE
         kept.append(len(json.loads(path.read_text())["runs"]) if path.exists() else 0)
 
-    runs = run_growth_study(tmp_path, TINY, [0], (1,), ALL_WAYS, tell=tell)
+    runs = run_growth_study(tmp_path, TINY, [0], (1,), ALL_WAYS, progress=tell)
     once = {run.way: run for run in runs if run.part == "once"}
     assert [*once] == [*WAYS, "from-scratch", "none"] and max(kept) == len(runs) - 1
     assert len({run.points[0].loss for way, run in once.items() if way != "from-scratch"}) == 1
@@ -172,7 +172,7 @@ def test_it_goes_on_where_it_was_stopped_and_adds_what_is_new(tmp_path: Path, mo
     whole = run_growth_study(tmp_path / "whole", TINY, [0], (1,), ways)
     some = run_growth_study(
         tmp_path / "some", TINY, [0], (1,), ways,
-        tell=lambda stage, done, total: told.append(stage), should_stop=lambda: "no growth" in "".join(told),
+        progress=lambda stage, done, total: told.append(stage), should_stop=lambda: "no growth" in "".join(told),
     )  # fmt: skip
     assert [run.key for run in some] == [run.key for run in whole[:2]]
     every = run_growth_study(tmp_path / "some", TINY, [0], (1,), ways)
@@ -243,7 +243,7 @@ def test_the_sentences_say_who_is_ahead_and_where_ways_meet() -> None:
     assert rank_ways(runs, 1, 1) == {"fisher": 0, "zero": 1, "random": 0}
     assert overtaking_step(runs, 1, "fisher", "zero") == 1
     assert overtaking_step(runs, 1, "fisher", "random") is None
-    ahead, level, behind = once_told(runs, replace(TINY, steps=1), 1)
+    ahead, level, behind = once_sentences(runs, replace(TINY, steps=1), 1)
     at_once = "at once fisher, but of 2 seeds random beats it in 1"
     assert ahead == f"Ahead: {at_once}; after 1 fisher, but of 2 seeds zero beats it in 1."
     assert level == "No longer behind fisher in every seed: zero from step 1."
@@ -262,7 +262,7 @@ def test_what_cannot_be_used_is_refused_before_anything_runs(tmp_path: Path) -> 
     with pytest.raises(UsageError, match="a whole number from 8"):
         GrowthStudySettings(survey=7)
     code, _, stderr = command(*OPTIONS, "--add", "1,b", "--out", tmp_path / "out")
-    assert code == 2 and "'b' is no whole number" in stderr
+    assert code == 2 and "'1,b' is no list of numbers" in stderr
     assert not (tmp_path / "out").exists()
 
 

@@ -47,23 +47,30 @@ def test_cells_are_kept_at_once_and_not_computed_again(tmp_path: Path) -> None:
     def stop_in_third_cell() -> bool:
         return len(finished) == 2
 
-    finished: list[Cell] = []
+    finished: list[str] = []
 
-    def tell(event: CellProgress | Cell) -> None:
-        if isinstance(event, Cell):
-            finished.append(event)
+    def progress(stage: str, done: int, total: int) -> None:
+        if not total:
+            finished.append(stage)
             assert len(json.loads((tmp_path / RESULTS_FILE).read_text())["cells"]) >= len(finished)
 
     tasks, mechanisms = ("recall", "bytes"), ("dense", "luong-dot")
-    some = run_long_range(tmp_path, TINY, tasks, mechanisms, tell=tell, should_stop=stop_in_third_cell)
-    assert some == finished and [(cell.task, cell.mechanism) for cell in some] == [
+    some = run_long_range(tmp_path, TINY, tasks, mechanisms, progress=progress, should_stop=stop_in_third_cell)
+    assert [message.partition(" seed")[0] for message in finished] == [
+        "1 of 4: recall, dense,",
+        "2 of 4: recall, luong-dot,",
+    ]
+    assert [(cell.task, cell.mechanism) for cell in some] == [
         ("recall", "dense"),
         ("recall", "luong-dot"),
     ]
-    steps: list[CellProgress | Cell] = []
-    every = run_long_range(tmp_path, TINY, tasks, mechanisms, tell=steps.append)
+    steps: list[tuple[str, int, int]] = []
+    every = run_long_range(tmp_path, TINY, tasks, mechanisms, progress=lambda *step: steps.append(step))
     assert every[:2] == some and len(every) == 4
-    assert {event.task for event in steps if isinstance(event, CellProgress)} == {"bytes"}
+    trained = [(stage.partition(",")[0], done) for stage, done, total in steps if total]
+    assert {task for task, _ in trained} == {"bytes"}
+    shares = [done for _, done in trained]
+    assert shares == sorted(shares) and 50 < shares[0] < shares[-1] == 100
     assert run_long_range(tmp_path, TINY, ("bytes",), ("dense",)) == [every[2]]
 
 
@@ -237,13 +244,13 @@ def test_two_runs_into_one_folder_keep_the_cells_of_both(tmp_path: Path) -> None
     theirs: list[Cell] = []
     trained: set[str] = set()
 
-    def tell(event: CellProgress | Cell) -> None:
+    def progress(stage: str, done: int, total: int) -> None:
         if not theirs:
             theirs.extend(run_long_range(tmp_path, TINY, ("recall",), ("luong-dot",)))
-        if isinstance(event, CellProgress):
-            trained.add(event.mechanism)
+        if total:
+            trained.add(stage.split(", ")[1])
 
-    dense, dot = run_long_range(tmp_path, TINY, ("recall",), ("dense", "luong-dot"), tell=tell)
+    dense, dot = run_long_range(tmp_path, TINY, ("recall",), ("dense", "luong-dot"), progress=progress)
     assert [dot] == theirs and trained == {"dense"}
     assert read_cells(tmp_path, TINY) == [dot, dense]
 
@@ -251,11 +258,11 @@ def test_two_runs_into_one_folder_keep_the_cells_of_both(tmp_path: Path) -> None
 def test_a_run_with_other_settings_does_not_overwrite(tmp_path: Path) -> None:
     others = replace(TINY, steps=2)
 
-    def tell(event: CellProgress | Cell) -> None:
+    def progress(stage: str, done: int, total: int) -> None:
         run_long_range(tmp_path, others, ("bytes",), ("dense",))
 
     with pytest.raises(UsageError, match="expected steps=2, as in the saved cells"):
-        run_long_range(tmp_path, TINY, ("recall",), ("dense",), tell=tell)
+        run_long_range(tmp_path, TINY, ("recall",), ("dense",), progress=progress)
     assert [cell.task for cell in read_cells(tmp_path, others)] == ["bytes"]
 
 

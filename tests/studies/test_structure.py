@@ -35,7 +35,7 @@ def experiment(*arguments: str) -> tuple[int, str, str]:
 def test_it_names_projects_draws_goes_on_and_refuses_other_settings(options: list[str], tmp_path: Path) -> None:
     code, stdout, stderr = experiment(*options)
     assert code == 0, stderr
-    for words in ("conti-8h-structured", "closest form", "healed BLEU", "pictures in"):
+    for words in ("conti-8h-structured", "closest form", "healed BLEU", "pictures are in"):
         assert words in stdout
     report: dict[str, Any] = json.loads((tmp_path / "out" / "results.json").read_text())
     assert [*report["models"]] == ["conti-1h", "conti-8h", "conti-8h-structured"]

@@ -15,25 +15,25 @@ from hypothesis import strategies as st
 
 from attnworks.attention.softmax import softmax_jacobian
 from attnworks.cli.experiment import experiment
-from attnworks.cli.theory import COMMANDS as THEORY
 from attnworks.core.errors import UsageError
 from attnworks.theory.experiments.collapse import ALONE, SKIP, WIRINGS, CollapseExperiment
 from attnworks.theory.experiments.path_lengths import PathLengthExperiment
 from attnworks.theory.experiments.projection_error import ProjectionExperiment
+from attnworks.theory.experiments.results import THEORY_EXPERIMENTS
 from attnworks.theory.experiments.softmax_gradient import GradientExperiment
 from attnworks.theory.experiments.two_keys import TwoKeysExperiment
 from attnworks.theory.experiments.word_in_context import ContextExperiment
 from tests.test_readme import fenced
 
 GUIDE = "docs/theory.md"
-SMALL: dict[str, Any] = {"layers": 3, "heads": 2, "width": 14, "tokens": 5}
+SMALL: dict[str, Any] = {"num_layers": 3, "num_heads": 2, "width": 14, "tokens": 5}
 
 
 @pytest.mark.parametrize(
     ("options", "wrong", "words"),
     [
-        (CollapseExperiment, {"layers": 0}, "layers=0"),
-        (CollapseExperiment, {"width": 13, "heads": 2}, "a width that 2 divides"),
+        (CollapseExperiment, {"num_layers": 0}, "num_layers=0"),
+        (CollapseExperiment, {"width": 13, "num_heads": 2}, "a width that 2 divides"),
         (CollapseExperiment, {"tokens": 1}, "tokens=1"),
         (CollapseExperiment, {"weights": math.nan}, "weights=nan"),
         (PathLengthExperiment, {"seeds": 0}, "seeds=0"),
@@ -57,7 +57,7 @@ def test_options_that_make_no_sense_are_refused(options: Callable[..., Any], wro
 def test_the_commands_of_the_guide_are_real() -> None:
     lines = [line.partition("#")[0] for block in fenced("console", GUIDE) for line in block.splitlines()]
     calls = [shlex.split(line.removeprefix("$ attnworks experiment")) for line in lines]
-    assert {name for name, *_ in calls} == {command.name for command in THEORY}
+    assert {name for name, *_ in calls} == {*THEORY_EXPERIMENTS}
     for name, *options in calls:
         experiment.commands[name].make_context(name, options)
 
@@ -146,7 +146,7 @@ def test_numbers_that_overflow_are_refused() -> None:
 
 def test_every_path_of_two_layers_enumerated() -> None:
     """With P frozen, (I + S_2)(I + S_1) X = X + (S_1 + S_2) X + S_2 S_1 X and S_l(Z) = sum_h P_h Z W_V,h W_O,h (D1)."""
-    options = PathLengthExperiment(layers=2, heads=3, width=15, tokens=7, seeds=1, seed=5)
+    options = PathLengthExperiment(num_layers=2, num_heads=3, width=15, tokens=7, seeds=1, seed=5)
     network, X = options.draw_network(5, skip=True), options.draw_input(5)
     maps: list[torch.Tensor] = []
     output = network(X, observe=lambda seen: maps.append(seen.P))
@@ -175,7 +175,7 @@ def test_every_path_of_two_layers_enumerated() -> None:
 
 def test_all_lengths_are_the_output_and_long_paths_are_the_collapsed_ones() -> None:
     """C(L, j) H^j paths of length j (S0.12); their relative residual falls with j (S1.17)."""
-    rows = PathLengthExperiment(layers=7, heads=3, width=33, tokens=11, seeds=2).run()
+    rows = PathLengthExperiment(num_layers=7, num_heads=3, width=33, tokens=11, seeds=2).run()
     assert [row.count for row in rows] == [math.comb(7, j) * 3**j for j in range(8)]
     assert rows[-1].missing < 1e-13
     residuals = [row.relative_residual for row in rows]

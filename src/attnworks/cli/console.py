@@ -121,16 +121,16 @@ class _PlainLines:
     """Progress as lines, for a log."""
 
     def __init__(self, screen: Console) -> None:
-        self.screen, self.stage, self.began, self.printed = screen, "", 0.0, 0.0
+        self.screen, self.stage, self.began, self.printed, self.before = screen, "", 0.0, 0.0, 0
 
     def show(self, stage: str, done: int, total: int) -> None:
         now = time.monotonic()
         if stage != self.stage:
-            self.stage, self.began, self.printed = stage, now, now
+            self.stage, self.began, self.printed, self.before = stage, now, now, done
             self.screen.print(stage, markup=False)
-        elif now - self.printed >= PLAIN_EVERY_SECONDS and 0 < done < total:
+        elif now - self.printed >= PLAIN_EVERY_SECONDS and self.before < done < total:
             self.printed = now
-            left = (now - self.began) * (total - done) / done
+            left = (now - self.began) * (total - done) / (done - self.before)
             self.screen.print(f"{stage}: {done:,} of {total:,}, about {duration(left)} left", markup=False)
 
 

@@ -19,9 +19,14 @@ _POINTS: dict[str, Any] = {"marker": "o", "markersize": 4, "linewidth": 1.4}
 _BASELINE: dict[str, Any] = {"color": "#888888", "linestyle": "--", "linewidth": 1.2}
 
 
+def can_draw() -> bool:
+    """Whether matplotlib is installed."""
+    return importlib.util.find_spec("matplotlib") is not None
+
+
 def need_matplotlib(path: Path) -> None:
     """An error if matplotlib is not installed."""
-    if importlib.util.find_spec("matplotlib") is None:
+    if not can_draw():
         remedy = "pip install 'attnworks[plot]'"
         raise MissingExtraError(f"draw {path.name}", "matplotlib", "an environment without it", remedy)
 

@@ -6,24 +6,29 @@ Source: Conti 2024, section 3.1 (S4.129): word-level vocabulary, 20 epochs, one 
 from __future__ import annotations
 
 import json
+import math
 from collections import Counter, defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from torch import Tensor
 
-from attnworks.core.folders import write_file
+from attnworks.core.checks import own_folder
+from attnworks.core.display import Progress, silent
+from attnworks.core.folders import read_file, write_file
+from attnworks.models.build import PRESETS, preset
 from attnworks.models.counting import count_parameters
 from attnworks.models.decoding import Hypothesis, beam
 from attnworks.models.decoding.translate import EMPTY_HYPOTHESIS, decode_sentences, trace_translation, translations
-from attnworks.studies.results import write_results
+from attnworks.studies.pictures import draw_heads
+from attnworks.studies.results import RESULTS_FILE, StudyResults, write_results
 from attnworks.text.passages import Passage
 from attnworks.text.vocabulary import BOS, EOS
 from attnworks.traces.own import OwnSubject
 from attnworks.training.evaluate import TranslationScores, translation_scores
-from attnworks.training.events import Watcher
+from attnworks.training.events import Event, Remark, StepDone, Validated, Watcher
 from attnworks.training.recipe import Recipe
 from attnworks.training.run import Run
 
@@ -66,41 +71,88 @@ class ContiResult:
     chrf: float | None
 
 
+class ContiResults(list[ContiResult], StudyResults):
+    """The scores of several models, and BLEU of a word-for-word dictionary; None if the corpus has no alignment."""
+
+    def __init__(self, results: Iterable[ContiResult] = (), dictionary_bleu: float | None = None) -> None:
+        super().__init__(results)
+        self.dictionary_bleu = dictionary_bleu
+
+    def to_json(self) -> dict[str, Any]:
+        return {"results": [asdict(result) for result in self], "dictionary_bleu": self.dictionary_bleu}
+
+    def draw(self, folder: Path) -> None:
+        """One picture per model, sentence and attention layer."""
+        home = folder / MAPS_FOLDER
+        for name in (result.model for result in self):
+            for number, trace in enumerate(read_maps(home / f"{name}.json")):
+                for slot in (layer["slot"] for layer in trace["attention"]):
+                    draw_heads(trace, slot, home / f"{name}-sentence{number}-{slot}.png")
+
+
 def run_conti(
     folder: Path,
     recipes: Sequence[Recipe],
     *,
     shown: int = 3,
-    tell: Callable[[Run], Watcher] | None = None,
+    progress: Progress = silent,
     should_stop: Callable[[], bool] = lambda: False,
-) -> list[ContiResult]:
+) -> ContiResults:
     """Train each recipe in folder/PRESET (or resume it), score it on the test split, save its attention maps.
 
     shown    test sentences whose attention maps are saved
 
     Results are written after every model, so that an interrupted experiment loses nothing.
     """
-    results: list[ContiResult] = []
+    for recipe in recipes:
+        preset(recipe.preset)
+    prepare_folder(folder, PRESETS)
+    results = ContiResults()
     for recipe in recipes:
         place = folder / recipe.preset
-        run = train_or_resume(place, recipe, tell, should_stop)
+        run = train_or_resume(place, recipe, progress, should_stop)
         if should_stop():
             break
         subject = OwnSubject.open(str(place), device=recipe.device)
         write_maps(folder / MAPS_FOLDER / f"{recipe.preset}.json", subject, run.corpus.test[:shown])
         results.append(_score(run, subject))
-        rows = [asdict(result) for result in results]
-        write_results(folder, {"results": rows, "dictionary_bleu": _dictionary_bleu(run)})
+        results.dictionary_bleu = _dictionary_bleu(run)
+        write_results(folder, results.to_json())
     return results
 
 
-def train_or_resume(
-    place: Path, recipe: Recipe, tell: Callable[[Run], Watcher] | None, should_stop: Callable[[], bool]
-) -> Run:
+def prepare_folder(folder: Path, models: Iterable[str]) -> None:
+    """Create the folder of a study that trains these models; an error for one that holds something else."""
+    own_folder(folder, "the experiment", {*models, MAPS_FOLDER, RESULTS_FILE})
+    folder.mkdir(parents=True, exist_ok=True)
+
+
+def train_or_resume(place: Path, recipe: Recipe, progress: Progress, should_stop: Callable[[], bool]) -> Run:
     """Create or resume the run of this recipe, and train until it is done or `should_stop` says so."""
     run = Run.resume(place) if place.exists() else Run.create(recipe, place)
-    run.train([tell(run)] if tell else (), should_stop)
+    if run.corpus.report.bad:
+        progress(run.corpus.report.summary(), 0, 0)
+    run.train([_progress_watcher(run, progress)], should_stop)
     return run
+
+
+def _progress_watcher(run: Run, progress: Progress) -> Watcher:
+    """Report steps of a run, or its seconds where its time ends before its steps; losses and remarks as messages."""
+    name, minutes = run.folder.name, run.recipe.minutes
+
+    def watch(event: Event) -> None:
+        if isinstance(event, StepDone):
+            limits = [] if run.last_step is None else [(event.step, run.last_step)]
+            limits += [] if minutes is None else [(round(run.progress.seconds), math.ceil(60 * minutes))]
+            done, total = max(limits, key=lambda limit: limit[0] / limit[1], default=(event.step, event.step + 1))
+            progress(f"training {name}", min(done, total), total)
+        elif isinstance(event, Validated):
+            bleu = "" if event.bleu is None else f", BLEU {event.bleu:.1f}"
+            progress(f"{name}, step {event.step:,}: held-out loss {event.loss:.3f}{bleu}", 0, 0)
+        elif isinstance(event, Remark):
+            progress(event.text, 0, 0)
+
+    return watch
 
 
 def _score(run: Run, subject: OwnSubject) -> ContiResult:
@@ -150,3 +202,8 @@ def write_maps(path: Path, subject: OwnSubject, pairs: Sequence[Passage]) -> Non
         traces.append(trace_translation(model, *vocabularies, words, hypothesis))
     path.parent.mkdir(exist_ok=True)
     write_file(path, json.dumps({"format": 1, "sentences": traces}).encode())
+
+
+def read_maps(path: Path) -> list[dict[str, Any]]:
+    """The sentences of a file that `write_maps` wrote."""
+    return json.loads(read_file(path))["sentences"]

@@ -39,7 +39,7 @@ from attnworks.studies.recall import (
     recall_text_loss,
     train_recall,
 )
-from attnworks.studies.results import read_results, write_results
+from attnworks.studies.results import StudyResults, read_results, write_results
 
 RESULTS_FORMAT = 2
 NO_GROWTH, FROM_SCRATCH = "none", "from-scratch"
@@ -136,6 +136,28 @@ class GrowthRun:
         return next(point.loss for point in reversed(self.points) if point.step == step)
 
 
+class GrowthResults(list[GrowthRun], StudyResults):
+    """Runs, and the settings of all of them."""
+
+    def __init__(self, runs: Iterable[GrowthRun], settings: GrowthStudySettings) -> None:
+        super().__init__(runs)
+        self.settings = settings
+
+    def to_json(self) -> dict[str, Any]:
+        """The study as JSON; `controls` describes the models that do not grow."""
+        runs = [asdict(run) for run in self]
+        return {"format": RESULTS_FORMAT, "settings": asdict(self.settings), "controls": CONTROLS, "runs": runs}
+
+    def draw(self, folder: Path) -> None:
+        from attnworks.studies.growth_pictures import draw_growth, draw_parameters, draw_time
+
+        if any(run.part == "once" and run.add for run in self):
+            draw_growth(self, folder / "growth.svg")
+        if any(run.part == "along" for run in self):
+            draw_parameters(self, self.settings, folder / "parameters.svg")
+            draw_time(self, folder / "time.svg")
+
+
 class _StoppedError(Exception):
     """The user asked to stop."""
 
@@ -147,9 +169,9 @@ def run_growth_study(
     adds: Sequence[int] = (1, 2),
     ways: Sequence[str] = ALL_WAYS,
     *,
-    tell: Progress = silent,
+    progress: Progress = silent,
     should_stop: Callable[[], bool] = lambda: False,
-) -> list[GrowthRun]:
+) -> GrowthResults:
     """Run both parts for every seed. Runs that are in `folder` are not repeated, and each new one is saved at once.
 
     The same seed gives all ways the same narrow model, survey and batches. The model from scratch is always among the
@@ -166,17 +188,17 @@ def run_growth_study(
     def tell_or_stop(stage: str, done: int, total: int) -> None:
         if should_stop():
             raise _StoppedError
-        tell(stage, done, total)
+        progress(stage, done, total)
 
     try:
         for seed in seeds:
             study = _SeedStudy(seed, settings, tell_or_stop)
             for key in (key for key in wanted if key[1] == seed and key not in known):
                 known[key] = study.once(*key[2:]) if key[0] == "once" else study.along(*key[2:])
-                write_results(folder, growth_report(settings, known.values()))
+                write_results(folder, GrowthResults(known.values(), settings).to_json())
     except _StoppedError:
         pass
-    return [known[key] for key in wanted if key in known]
+    return GrowthResults((known[key] for key in wanted if key in known), settings)
 
 
 def _run_keys(seeds: Sequence[int], adds: Sequence[int], ways: Sequence[str]) -> list[_RunKey]:
@@ -323,12 +345,6 @@ def _run(row: dict[str, Any]) -> GrowthRun:
     growths = [GrowthEvent(**event) for event in row["growths"]]
     points = [LossPoint(**point) for point in row["points"]]
     return GrowthRun(**{**row, "growths": growths, "points": points})
-
-
-def growth_report(settings: GrowthStudySettings, runs: Iterable[GrowthRun]) -> dict[str, Any]:
-    """The study as JSON; `controls` describes the models that do not grow."""
-    rows = [asdict(run) for run in runs]
-    return {"format": RESULTS_FORMAT, "settings": asdict(settings), "controls": CONTROLS, "runs": rows}
 
 
 # --- tables and pictures ---

@@ -5,12 +5,14 @@ The three tasks (`attnworks.studies.tasks`) are generated, so that nothing is do
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import torch
 
+from attnworks.core.display import Progress, silent
 from attnworks.core.errors import UsageError
 from attnworks.studies.long_range_cell import (
     Cell,
@@ -20,7 +22,7 @@ from attnworks.studies.long_range_cell import (
     train_cell,
     training_lengths,
 )
-from attnworks.studies.results import read_results, write_results
+from attnworks.studies.results import StudyResults, read_results, write_results
 from attnworks.studies.tasks import TASKS
 
 RESULTS_FORMAT = 1
@@ -40,6 +42,20 @@ def default_mechanisms(length: int) -> tuple[str, ...]:
     )
 
 
+class LongRangeResults(list[Cell], StudyResults):
+    """Cells, and the settings of all of them."""
+
+    has_pictures = False
+
+    def __init__(self, cells: Iterable[Cell], settings: LongRangeSettings) -> None:
+        super().__init__(cells)
+        self.settings = settings
+
+    def to_json(self) -> dict[str, Any]:
+        cells = [asdict(cell) for cell in self]
+        return {"format": RESULTS_FORMAT, "settings": asdict(self.settings), "cells": cells}
+
+
 def run_long_range(
     folder: Path,
     settings: LongRangeSettings,
@@ -47,9 +63,9 @@ def run_long_range(
     mechanisms: Sequence[str],
     seeds: Sequence[int] = (0,),
     *,
-    tell: Callable[[CellProgress | Cell], None] = lambda event: None,
+    progress: Progress = silent,
     should_stop: Callable[[], bool] = lambda: False,
-) -> list[Cell]:
+) -> LongRangeResults:
     """The cells tasks x mechanisms x seeds, in this order. Cells that are in `folder` are not computed again.
 
     Every finished cell is written at once, so that an interrupted experiment loses at most one. A mechanism that cannot
@@ -58,16 +74,24 @@ def run_long_range(
     known = _by_key(read_cells(folder, settings))
     check_long_range(settings, tasks, mechanisms)
     wanted = [(task, mechanism, seed) for task in tasks for mechanism in mechanisms for seed in seeds]
-    for key in wanted:
+    finished = 0
+
+    def tell(event: CellProgress) -> None:
+        percent = round(100 * (finished + event.done) / len(wanted))
+        progress(f"{event.task}, {event.mechanism}, seed {event.seed}", percent, 100)
+
+    for finished, key in enumerate(wanted):
         if key not in known:
             cell = train_cell(*key, settings, tell, should_stop)
             if cell is None:
                 break
             saved = _by_key([*read_cells(folder, settings), cell])  # another run may have added cells meanwhile
-            write_results(folder, long_range_report(settings, list(saved.values())))
+            write_results(folder, LongRangeResults(saved.values(), settings).to_json())
             known |= saved
-        tell(known[key])
-    return [known[key] for key in wanted if key in known]
+        cell = known[key]
+        scored = f"{100 * cell.accuracy:.1f} % right in {cell.seconds:.0f} s"
+        progress(f"{finished + 1} of {len(wanted)}: {cell.task}, {cell.mechanism}, seed {cell.seed}: {scored}", 0, 0)
+    return LongRangeResults((known[key] for key in wanted if key in known), settings)
 
 
 def check_long_range(settings: LongRangeSettings, tasks: Sequence[str], mechanisms: Sequence[str]) -> None:
@@ -94,11 +118,6 @@ def read_cells(folder: Path, settings: LongRangeSettings) -> list[Cell]:
             asked, expected = f"the experiment in {folder} with {name}={got}", f"{name}={value}, as in the saved cells"
             raise UsageError(asked, expected, str(got), "choose another --out, or the same settings")
     return cells
-
-
-def long_range_report(settings: LongRangeSettings, cells: Sequence[Cell]) -> dict[str, object]:
-    """The experiment as JSON."""
-    return {"format": RESULTS_FORMAT, "settings": asdict(settings), "cells": [asdict(cell) for cell in cells]}
 
 
 def _by_key(cells: Sequence[Cell]) -> dict[_CellKey, Cell]:

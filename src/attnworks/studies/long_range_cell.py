@@ -193,7 +193,7 @@ def train_cell_model(
         model=model,
         optimizer=torch.optim.Adam(model.parameters(), betas=(0.9, 0.98)),
         learning_rate=schedule("cosine", settings.learning_rate, settings.steps // 12, settings.steps),
-        remedy="leave it out, or lower --lr",
+        remedy="leave it out, or lower --learning-rate",
     )
     lengths = training_lengths(task, settings)
     all_tokens = sum(_tokens(settings, _length_at(lengths, step / settings.steps)) for step in range(settings.steps))

@@ -5,13 +5,35 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
+from attnworks.core.display import rich_html
 from attnworks.core.errors import FolderError
 from attnworks.core.folders import entries, read_file, write_file
 
 RESULTS_FILE = "results.json"
 _T = TypeVar("_T")
+
+
+class StudyResults:
+    """What a study found."""
+
+    has_pictures: ClassVar[bool] = True
+
+    def to_json(self) -> dict[str, Any]:
+        raise NotImplementedError
+
+    def draw(self, folder: Path) -> None:
+        """Draw the pictures of a study into its folder; needs matplotlib."""
+        raise NotImplementedError
+
+    def __rich__(self) -> Any:
+        from attnworks.studies.render import study_shown
+
+        return study_shown(self)
+
+    def _repr_html_(self) -> str:
+        return rich_html(self)
 
 
 def read_results(folder: Path, what: str, version: int, read: Callable[[dict[str, Any]], _T]) -> _T | None:

@@ -26,11 +26,11 @@ from attnworks.reshape.contract import ReshapeContext
 from attnworks.reshape.heal import heal
 from attnworks.reshape.projection.project import Project, rise_alone, with_forms
 from attnworks.reshape.run import ReshapeSettings, mean_length, text_loss_on
-from attnworks.studies.conti import MAPS_FOLDER, score_test, train_or_resume, write_maps
-from attnworks.studies.results import RESULTS_FILE, write_results
+from attnworks.studies.conti import MAPS_FOLDER, prepare_folder, read_maps, score_test, train_or_resume, write_maps
+from attnworks.studies.pictures import draw_cost, draw_families, draw_forms, draw_heads
+from attnworks.studies.results import RESULTS_FILE, StudyResults, write_results
 from attnworks.text.passages import Passage
 from attnworks.traces.own import OwnSubject
-from attnworks.training.events import Watcher
 from attnworks.training.objectives import choose_objective
 from attnworks.training.recipe import Recipe
 from attnworks.training.run import Run
@@ -58,26 +58,52 @@ class StructureSettings:
     seed: int = 0
 
 
+class StructureResults(dict[str, Any], StudyResults):
+    """Settings and recipes, the models with their heads, what each form costs alone, and what several cost."""
+
+    def to_json(self) -> dict[str, Any]:
+        return dict(self)
+
+    def draw(self, folder: Path) -> None:
+        home = folder / MAPS_FOLDER
+        traces = {name: read_maps(home / f"{name}.json")[0] for name in (ONE_HEAD, EIGHT_HEADS)}
+        for name, trace in traces.items():
+            draw_heads(trace, str(STUDIED_SLOT), home / f"{name}.png")
+        draw_forms(_studied(traces[EIGHT_HEADS])["weights"], self["example"], home / "forms.png")
+        draw_families(home / "families.png")
+        if all(row["bleu"] is not None for row in self["projected"]):
+            draw_cost(self, home / "cost.png")
+
+
+def structure_recipes(**settings: Any) -> dict[str, Recipe]:
+    """The recipe of each model of the study, with these settings of training."""
+    mechanisms = {ONE_HEAD: None, EIGHT_HEADS: None, STRUCTURED_HEADS: "structured"}
+    return {
+        name: Recipe(preset=name.removesuffix("-structured"), mechanism=mechanism, schedule="cosine", **settings)
+        for name, mechanism in mechanisms.items()
+    }
+
+
 def run_structure(
     folder: Path,
     recipes: dict[str, Recipe],
     settings: StructureSettings,
     *,
-    watch_run: Callable[[Run], Watcher] | None = None,
-    tell: Progress = silent,
+    progress: Progress = silent,
     should_stop: Callable[[], bool] = lambda: False,
-) -> dict[str, Any]:
+) -> StructureResults:
     """Train the models, find the role and form of their heads, and project the heads one after the other.
 
     Results are saved after each part. An interrupted study continues: runs resume, and saved results are not repeated.
     """
+    prepare_folder(folder, STUDIED_PRESETS)
     report = _read_or_begin(folder, settings, recipes)
     for name, recipe in recipes.items():
-        run = train_or_resume(folder / name, recipe, watch_run, should_stop)
+        run = train_or_resume(folder / name, recipe, progress, should_stop)
         if should_stop():
             return report
         if name not in report["models"]:
-            tell(f"scoring {name}", 0, 1)
+            progress(f"scoring {name}", 0, 1)
             subject = OwnSubject.open(str(folder / name), device=recipe.device)
             write_maps(folder / MAPS_FOLDER / f"{name}.json", subject, [_shown(run)])
             bleu = _bleu(run, subject, settings)
@@ -87,7 +113,7 @@ def run_structure(
     subject = OwnSubject.open(str(folder / EIGHT_HEADS), device=run.recipe.device)
     if "example" not in report:
         report["example"] = _example(folder)
-    _project_all(folder, report, run, subject, settings, tell, should_stop)
+    _project_all(folder, report, run, subject, settings, progress, should_stop)
     return report
 
 
@@ -96,17 +122,17 @@ def count_forms(report: dict[str, Any], model: str) -> dict[str, int]:
     return dict(Counter(head["form"] for head in report["models"][model]["heads"]).most_common())
 
 
-def _read_or_begin(folder: Path, settings: StructureSettings, recipes: dict[str, Recipe]) -> dict[str, Any]:
+def _read_or_begin(folder: Path, settings: StructureSettings, recipes: dict[str, Recipe]) -> StructureResults:
     """The saved report of a study with the same settings and recipes (on any device), or a new one."""
     shown = {name: asdict(recipe) for name, recipe in recipes.items()}
     for recipe in shown.values():
         del recipe["device"], recipe["threads"]
     asked = {"settings": asdict(settings), "recipes": shown}
     if not (folder / RESULTS_FILE).exists():
-        report = {**asked, "models": {}, "alone": {}, "projected": []}
+        report = StructureResults(**asked, models={}, alone={}, projected=[])
         write_results(folder, report)
         return report
-    report = json.loads(read_file(folder / RESULTS_FILE))
+    report = StructureResults(json.loads(read_file(folder / RESULTS_FILE)))
     for part, options in asked.items():
         if report.get(part) != options:
             raise FolderError(f"the study in {folder}", f"the same {part}", "others", "choose another --out")
@@ -146,8 +172,7 @@ def _roles_and_forms(run: Run, subject: OwnSubject, settings: StructureSettings)
 
 def _example(folder: Path) -> dict[str, Any]:
     """Each head on one sentence with its nearest form and an error of at most eps, as in figure 13."""
-    trace = json.loads(read_file(folder / MAPS_FOLDER / f"{EIGHT_HEADS}.json"))["sentences"][0]
-    layer = next(layer for layer in trace["attention"] if layer["slot"] == str(STUDIED_SLOT))
+    layer = _studied(read_maps(folder / MAPS_FOLDER / f"{EIGHT_HEADS}.json")[0])
     H = torch.tensor(layer["weights"])
     found = fit(H, [family for family in FAMILY_DESCRIPTIONS if family != "zero"], eps=FORGIVEN_ERROR)
     names = found.names.tolist()
@@ -159,13 +184,18 @@ def _example(folder: Path) -> dict[str, Any]:
     }
 
 
+def _studied(trace: dict[str, Any]) -> dict[str, Any]:
+    """The attention of the studied layer in a trace."""
+    return next(layer for layer in trace["attention"] if layer["slot"] == str(STUDIED_SLOT))
+
+
 def _project_all(
     folder: Path,
     report: dict[str, Any],
     run: Run,
     subject: OwnSubject,
     settings: StructureSettings,
-    tell: Progress,
+    progress: Progress,
     should_stop: Callable[[], bool],
 ) -> None:
     """Project no head, then one, ... then all, in the order of what the form of each alone costs."""
@@ -176,7 +206,7 @@ def _project_all(
         for passages in (train[: Project.calibration_sentences], test, train)
     )
     project = Project(heads="*", window=settings.window, eps=settings.eps, sparsity=settings.sparsity)
-    context = ReshapeContext(subject, calibration, mean_length(held_out.text), tell)
+    context = ReshapeContext(subject, calibration, mean_length(held_out.text), progress)
     heads = [HeadId(STUDIED_SLOT, head) for head in range(subject.model.config.slot(STUDIED_SLOT).heads)]  # pyright: ignore[reportAttributeAccessIssue]
     fitted = project.fit(context, heads)
     if not report["alone"]:
@@ -188,10 +218,10 @@ def _project_all(
         if should_stop():
             return
         chosen = order[:count]
-        tell(f"{counted(count, 'head')} projected", 0, 1)
+        progress(f"{counted(count, 'head')} projected", 0, 1)
         new = subject.with_model(with_forms(subject.model, {head: fitted[head] for head in chosen}))
         row = {"heads": [*map(str, chosen)], "loss": held_out.mean(new), "bleu": _bleu(run, new, settings)}
-        heal(healing, new, steps=settings.heal, rate=settings.heal_learning_rate, seed=settings.seed, tell=tell)
+        heal(healing, new, steps=settings.heal, rate=settings.heal_learning_rate, seed=settings.seed, tell=progress)
         row |= {"healed_loss": held_out.mean(new), "healed_bleu": _bleu(run, new, settings)}
         report["projected"].append(row)
         write_results(folder, report)

@@ -141,7 +141,7 @@ class CollapseExperiment(NetworkExperiment[CollapseRow]):
             figures.title(axis, words)
             axis.set_yscale("log")
             ends = {name: _fall(axis, _of(rows, name), field, _WIRING_COLOURS[name]) for name in WIRINGS}
-            axis.set_xlim(-0.15, self.layers + 0.15)
+            axis.set_xlim(-0.15, self.num_layers + 0.15)
             _shade_noise(axis)
         figures.name_right(right, {name: (end, _WIRING_COLOURS[name]) for name, end in ends.items()})
         for axis, words in zip(
@@ -154,7 +154,7 @@ class CollapseExperiment(NetworkExperiment[CollapseRow]):
             strict=True,
         ):
             figures.title(axis, words)
-            axis.set_xlim(-0.15, self.layers + 0.15)
+            axis.set_xlim(-0.15, self.num_layers + 0.15)
             axis.set_xlabel("after layer", fontsize=9.5)
         _draw_bounds(below[0], _of(rows, ALONE), "diameter", "diameter_bound")
         _draw_bounds(below[1], _of(rows, ALONE), "residual", "printed_bound")

@@ -43,8 +43,8 @@ class PathLengthRow:
 class PathLengthExperiment(NetworkExperiment[PathLengthRow]):
     """A random network with skip connections; numbers are means over the seeds."""
 
-    layers: int = 6
-    heads: int = 2
+    num_layers: int = 6
+    num_heads: int = 2
     weights: float = 1.0
 
     def run(self) -> list[PathLengthRow]:
@@ -55,7 +55,7 @@ class PathLengthExperiment(NetworkExperiment[PathLengthRow]):
     def tables(self, rows: Sequence[PathLengthRow]) -> list[ResultTable]:
         seeds = f", mean of {self.seeds} seeds" if self.seeds > 1 else ""
         table = ResultTable(
-            f"Paths by length; L = {self.layers}, H = {self.heads}, with skip{seeds}; sizes over the output's",
+            f"Paths by length; L = {self.num_layers}, H = {self.num_heads}, with skip{seeds}; sizes over the output's",
             "length", "paths", "size of their sum", "size for each", "relative residual", "missing without longer ones",
             left=0,
         )  # fmt: skip

@@ -24,8 +24,8 @@ class NetworkExperiment(TheoryExperiment[ExperimentRow]):
     seeds      number of networks and inputs
     """
 
-    layers: int = 8
-    heads: int = 4
+    num_layers: int = 8
+    num_heads: int = 4
     width: int = 32
     tokens: int = 24
     weights: float = 0.3
@@ -33,23 +33,23 @@ class NetworkExperiment(TheoryExperiment[ExperimentRow]):
     seed: int = 0
 
     def __post_init__(self) -> None:
-        self.check_integers(layers=(1, 64), heads=(1, 64), width=(1, 1024), tokens=(2, 1024))
+        self.check_integers(num_layers=(1, 64), num_heads=(1, 64), width=(1, 1024), tokens=(2, 1024))
         self.check_integers(seeds=(1, 1000), seed=(0, 2**60))
         number("weights", self.weights, 1e-3, 1e3)
-        if self.width % self.heads:
-            expected = f"a width that {self.heads} divides"
-            raise UsageError(f"{self.heads} equal heads", expected, str(self.width), "choose another")
+        if self.width % self.num_heads:
+            expected = f"a width that {self.num_heads} divides"
+            raise UsageError(f"{self.num_heads} equal heads", expected, str(self.width), "choose another")
 
     @property
     def scale(self) -> float:
         """Of the scores: 1 / sqrt(d_k)."""
-        return (self.width // self.heads) ** -0.5
+        return (self.width // self.num_heads) ** -0.5
 
     def draw_network(self, seed: int, *, skip: bool = False, mlp: bool = False, norm: bool = False) -> PureAttention:
         """The network of a seed, in float64; its attention layers do not depend on the wiring."""
-        d = self.width // self.heads
-        attention = AttentionConfig(heads=self.heads, d_k=d, d_v=d, bias=False)
-        wired = PureConfig(d_e=self.width, layers=self.layers, attention=attention, skip=skip, mlp=mlp, norm=norm)
+        d = self.width // self.num_heads
+        attention = AttentionConfig(heads=self.num_heads, d_k=d, d_v=d, bias=False)
+        wired = PureConfig(d_e=self.width, layers=self.num_layers, attention=attention, skip=skip, mlp=mlp, norm=norm)
         network = build(wired, seed=seed).double()
         everything = build(replace(wired, skip=True, mlp=True, norm=True), seed=seed)
         network.load_state_dict(everything.state_dict(), strict=False)
