@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -164,3 +165,14 @@ def test_nothing_is_left_half_written(tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.setattr(THEORY_EXPERIMENTS["context"], "draw", failing)
     code, _, stderr = experiment(*small("context"), "--out", tmp_path / "out")
     assert code == 1 and "No space left on device" in stderr and not [*tmp_path.iterdir()]
+
+
+@pytest.mark.parametrize("name", SMALL)
+@pytest.mark.parametrize("width", [80, 50])
+def test_narrow_terminals_cut_nothing(name: str, width: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    wide = experiment(*small(name))[1]
+    monkeypatch.setenv("COLUMNS", str(width))
+    narrow = experiment(*small(name))[1]
+    assert "…" not in narrow and max(map(len, narrow.splitlines())) <= width
+    numbers = re.compile(r"\d\.\d+")
+    assert {*numbers.findall(wide)} == {*numbers.findall(narrow)}

@@ -193,7 +193,7 @@ def _timeless(run: GrowthRun) -> GrowthRun:
 def test_a_direction_without_hope_is_refused_recorded_and_training_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(score_module, "BELIEVED", 2.0)  # no slope is confirmed by twice its own
+    monkeypatch.setattr(score_module, "MIN_TRUST", 2.0)  # no slope is confirmed by twice its own
     code, stdout, stderr = command(*OPTIONS, "--ways", "fisher,none", "--out", tmp_path / "out")
     assert code == 0, stderr
     once, scratch, none, along, *others = study.read_runs(tmp_path / "out", TINY)

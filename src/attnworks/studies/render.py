@@ -6,9 +6,7 @@ from collections.abc import Iterable, Sequence
 from functools import singledispatch
 from statistics import fmean, stdev
 
-from rich.box import SIMPLE_HEAD
 from rich.console import Group, RenderableType
-from rich.table import Table
 from rich.text import Text
 
 from attnworks.studies.conti import NUM_BEAMS, ContiResults
@@ -32,6 +30,8 @@ from attnworks.studies.long_range import LongRangeResults
 from attnworks.studies.long_range_cell import Cell
 from attnworks.studies.results import StudyResults
 from attnworks.studies.structure import StructureResults, count_forms
+from attnworks.theory.experiments.contract import ResultTable
+from attnworks.theory.experiments.render import FittingTable
 
 _MEGABYTE = 2**20
 
@@ -42,14 +42,6 @@ def study_shown(results: StudyResults) -> RenderableType:
     return repr(results)
 
 
-def _table(title: str, *headings: str, left: int = 1) -> Table:
-    """A table whose first `left` columns are words, which are broken where the terminal is narrow, and never cut."""
-    table = Table(box=SIMPLE_HEAD, pad_edge=False, title=title, title_justify="left")
-    for place, heading in enumerate(headings):
-        table.add_column(heading, justify="left" if place < left else "right", overflow="fold")
-    return table
-
-
 def _score(value: float | None, digits: int = 1) -> str:
     return "-" if value is None else f"{value:.{digits}f}"
 
@@ -58,15 +50,15 @@ def _score(value: float | None, digits: int = 1) -> str:
 
 
 @study_shown.register
-def _(results: ContiResults) -> Table:
+def _(results: ContiResults) -> FittingTable:
     title = f"Test split, best checkpoint, beam {NUM_BEAMS}"
-    table = _table(title, "model", "parameters", "steps", "minutes", "held-out loss", "BLEU", "chrF")
+    table = ResultTable(title, "model", "parameters", "steps", "minutes", "held-out loss", "BLEU", "chrF")
     for row in results:
         scores = _score(row.loss, 3), _score(row.bleu), _score(row.chrf)
         table.add_row(row.model, f"{row.parameters:,}", f"{row.steps:,}", f"{row.minutes:.1f}", *scores)
     if results.dictionary_bleu is not None:
         table.add_row("word-for-word dictionary", "", "", "", "", _score(results.dictionary_bleu), "")
-    return table
+    return FittingTable(table)
 
 
 # --- structure ---
@@ -74,12 +66,12 @@ def _(results: ContiResults) -> Table:
 
 @study_shown.register
 def _(results: StructureResults) -> Group:
-    heads = _table("Encoder heads", "model", "head", "role", "closest form", "its error", left=4)
+    heads = ResultTable("Encoder heads", "model", "head", "role", "closest form", "its error", left=4)
     for model, found in results["models"].items():
         for head in found["heads"]:
             heads.add_row(model, head["head"], head["role"], head["form"], _score(head["distance"], 2))
     title = "Heads of conti-8h in structured forms"
-    costs = _table(title, "heads", "one more", "its form", "loss", "BLEU", "healed loss", "healed BLEU", left=3)
+    costs = ResultTable(title, "heads", "one more", "its form", "loss", "BLEU", "healed loss", "healed BLEU", left=3)
     for count, row in enumerate(results["projected"]):
         last = row["heads"][-1] if count else ""
         losses = _score(row["loss"], 3), _score(row["bleu"]), _score(row["healed_loss"], 3), _score(row["healed_bleu"])
@@ -88,7 +80,7 @@ def _(results: StructureResults) -> Group:
     for model, found in results["models"].items():
         forms = ", ".join(f"{number} {form}" for form, number in count_forms(results, model).items())
         sentences.append(Text(f"{model}: BLEU {_score(found['bleu'])}; closest forms of its encoder heads: {forms}"))
-    return Group(heads, costs, *sentences)
+    return Group(FittingTable(heads), FittingTable(costs), *sentences)
 
 
 # --- long range ---
@@ -100,14 +92,14 @@ def _(results: LongRangeResults) -> RenderableType:
         return "No cells."
     tasks, mechanisms = (list(dict.fromkeys(getattr(cell, name) for cell in results)) for name in ("task", "mechanism"))
     basis = "dense" if "dense" in mechanisms else mechanisms[0]
-    table = _table("", "mechanism", *(heading for task in tasks for heading in (task, "time", "memory")))
+    table = ResultTable("", "mechanism", *(heading for task in tasks for heading in (task, "time", "memory")))
 
     def cells(task: str, mechanism: str) -> list[Cell]:
         return [cell for cell in results if (cell.task, cell.mechanism) == (task, mechanism)]
 
     for mechanism in mechanisms:
         row = [text for task in tasks for text in _cell_texts(cells(task, mechanism), cells(task, basis))]
-        table.add_row(Text(mechanism), *row)
+        table.add_row(mechanism, *row)
     chances = [next(cell.chance for cell in results if cell.task == task) for task in tasks]
     table.add_row("chance", *(text for chance in chances for text in (f"{100 * chance:.1f}", "", "")))
     seeds = len({cell.seed for cell in results})
@@ -116,7 +108,7 @@ def _(results: LongRangeResults) -> RenderableType:
         f"{results.settings.length} tokens; accuracy in % ({spread}), time of a training step relative to {basis}, "
         "its peak memory in MB"
     )
-    return Group(Text(about), table)
+    return Group(Text(about), FittingTable(table))
 
 
 def _cell_texts(cells: Sequence[Cell], base: Sequence[Cell]) -> tuple[str, str, str]:
@@ -151,20 +143,20 @@ def _(results: GrowthResults) -> Group:
     return Group(*parts)
 
 
-def _once_table(runs: Sequence[GrowthRun], settings: GrowthStudySettings, add: int) -> Table:
+def _once_table(runs: Sequence[GrowthRun], settings: GrowthStudySettings, add: int) -> FittingTable:
     """Held-out losses at once and later, and what was predicted."""
     seeds = len({run.seed for run in runs})
     over = f"; mean ± standard deviation over {seeds} seeds" if seeds > 1 else ""
     title = f"d_k {START_WIDTH} -> {START_WIDTH + add}, once the narrow model is stuck: held-out loss{over}"
     marks = [f"+{mark} steps" if mark else "at once" for mark in settings.marks]
-    table = _table(title, "way", *marks, "predicted", "fall / real", "grow s")
+    table = ResultTable(title, "way", *marks, "predicted", "fall / real", "grow s")
     for way in ALL_WAYS:
         found = runs_of_way(runs, "once", add, way)
         if found:
             losses = [_spread(run.loss(mark) for run in found) for mark in settings.marks]
             growing = [_mean(grown.seconds for run in found for grown in run.growths)] if way in WAYS else [""]
             table.add_row(_name(way, found), *losses, *_predicted(way, found), *growing)
-    return table
+    return FittingTable(table)
 
 
 def _predicted(way: str, runs: Sequence[GrowthRun]) -> list[str]:
@@ -210,12 +202,12 @@ def _ahead(runs: Sequence[GrowthRun], add: int, mark: int) -> str:
     return f"{when} {first}, before {second}" + (f", in all {seeds} seeds" if seeds > 1 else "")
 
 
-def _along_table(runs: Sequence[GrowthRun], settings: GrowthStudySettings) -> Table:
+def _along_table(runs: Sequence[GrowthRun], settings: GrowthStudySettings) -> FittingTable:
     """Held-out losses at the end of every width, at equal parameters and steps."""
     title = f"d_k {START_WIDTH} -> {FINAL_WIDTH} along the way, {settings.every} steps for each width"
     widths = [f"d_k = {width}" for width in range(START_WIDTH + 1, FINAL_WIDTH + 1)]
     headings = ("parameters", "steps", "seconds", "of them growing")
-    table = _table(f"{title}: held-out loss at its end", "way", *widths, *headings)
+    table = ResultTable(f"{title}: held-out loss at its end", "way", *widths, *headings)
     for way in WAYS_ALONG:
         found = runs_of_way(runs, "along", FINAL_WIDTH - START_WIDTH, way)
         if found:
@@ -226,7 +218,7 @@ def _along_table(runs: Sequence[GrowthRun], settings: GrowthStudySettings) -> Ta
                 _name(way, found), *map(_spread, widths), f"{fmean(point.parameters for point in last):,.0f}",
                 f"{last[0].step:,}", _mean(point.seconds for point in last), growing,
             )  # fmt: skip
-    return table
+    return FittingTable(table)
 
 
 def _at_width(runs: Sequence[GrowthRun], settings: GrowthStudySettings, way: str, width: int) -> list[float]:
