@@ -11,10 +11,11 @@ import pytest
 from click.testing import CliRunner, Result
 
 from attnworks.attention import MECHANISMS
+from attnworks.attention.benchmark import versus_dense
 from attnworks.attention.benchmark.memory import Peak, peaks_in_child
 from attnworks.attention.benchmark.versus_dense import BOTH, FORWARD, BenchmarkResult, BenchmarkRow, BenchmarkTask
-from attnworks.cli import bench_display, main
-from attnworks.cli.bench_display import read_specs
+from attnworks.cli import main
+from attnworks.cli.bench import read_specs
 
 
 def bench(*arguments: str) -> Result:
@@ -48,12 +49,12 @@ def measured(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
         options["advance"]("memory of dense")
         return BenchmarkResult(task, 2, {1024: 160e9, 65536: 150e9}, ROWS)
 
-    monkeypatch.setattr(bench_display, "benchmark", compare)
+    monkeypatch.setattr(versus_dense, "benchmark", compare)
     return asked
 
 
 def test_the_table_holds_every_figure_and_ends_in_a_plain_sentence(measured: dict[str, Any]) -> None:
-    result = bench("--n", "65_536,1024", "--mechanisms", "window:window=64")
+    result = bench("--length", "65_536,1024", "--mechanisms", "window:window=64")
     assert result.exit_code == 0, result.output
     for figure in ("18.00", "67.00", "13.00", "1.38 / 1.41", "59% / 53%", "4 MB / -", "250 MB / -", "160 Gflop/s"):
         assert figure in result.stdout, figure
@@ -70,7 +71,7 @@ def test_the_table_holds_every_figure_and_ends_in_a_plain_sentence(measured: dic
 
 
 def test_options_reach_the_bench(measured: dict[str, Any]) -> None:
-    options = "--heads 3 --width 7 --dtype float64 --causal --no-backward --rounds 2 --limit 1.5 --seed 11"
+    options = "--num-heads 3 --width 7 --dtype float64 --causal --no-backward --rounds 2 --limit 1.5 --seed 11"
     assert bench("--mechanisms", "dense", *options.split()).exit_code == 0
     assert measured["task"] == BenchmarkTask(0, 3, 7, "float64", True)
     assert measured["passes"] == (FORWARD,) and measured["rounds"] == 2
@@ -81,7 +82,8 @@ def test_json_is_alone_on_standard_output(measured: dict[str, Any]) -> None:
     result = bench("--json", "--mechanisms", "dense")
     report = json.loads(result.stdout)
     assert result.stderr == ""
-    assert report["heads"] == 8 and report["threads"] == 2 and "n" not in report
+    assert report["num_heads"] == 8 and report["threads"] == 2 and "length" not in report
+    assert [row["length"] for row in report["rows"]] == [1024, 1024, 65536, 65536]
     assert report["rows"][1]["faster"] == {FORWARD: 1.38, BOTH: 1.41}
     assert report["rows"][1]["memory"][BOTH] is None
     assert report["verdict"].startswith("No faster than dense")
@@ -100,7 +102,7 @@ def test_the_picture_has_a_line_for_each_mechanism(measured: dict[str, Any], tmp
 def test_no_picture_of_nothing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     skipped = BenchmarkRow("dense", 11, skipped={FORWARD: "too slow"})
     monkeypatch.setattr(
-        bench_display, "benchmark", lambda *_, **__: BenchmarkResult(BenchmarkTask(0), 2, {11: 1e9}, (skipped,))
+        versus_dense, "benchmark", lambda *_, **__: BenchmarkResult(BenchmarkTask(0), 2, {11: 1e9}, (skipped,))
     )
     result = bench("--plot", str(tmp_path / "times.svg"), "--mechanisms", "dense")
     assert result.exit_code == 0 and "No picture: everything was skipped." in result.stdout
@@ -150,9 +152,9 @@ def test_a_disk_that_fills_up_is_one_line(measured: dict[str, Any], tmp_path: Pa
         (["--mechanisms", "windwo"], "did you mean 'window'?"),
         (["--mechanisms", "dense:width=3"], "option of mechanism 'dense' 'width'"),
         (["--mechanisms", "linformer", "--causal"], "linformer with --causal"),
-        (["--n", "1024,many"], "--n 1024,many"),
-        (["--n", "0"], "whole numbers from 1"),
-        (["--n", ""], "whole numbers from 1"),
+        (["--length", "1024,many"], "--length 1024,many"),
+        (["--length", "0"], "whole numbers from 1"),
+        (["--length", ""], "whole numbers from 1"),
         (["--limit", "inf"], "--limit inf"),
         (["--limit", "nan"], "--limit nan"),
         (["--limit", "0"], "a number above 0 and at most 86400"),
@@ -185,7 +187,9 @@ def test_a_real_run(monkeypatch: pytest.MonkeyPatch) -> None:
         return peaks_in_child(command, cells) if len(asked) > 1 else {cell: Peak(0.5, 1000) for cell in cells}
 
     monkeypatch.setattr("attnworks.attention.benchmark.versus_dense.peaks_in_child", ask)
-    result = bench("--n", "37", "--mechanisms", "luong-dot", "--heads", "2", "--width", "11", "--rounds", "1", "--json")
+    result = bench(
+        "--length", "37", "--mechanisms", "luong-dot", "--num-heads", "2", "--width", "11", "--rounds", "1", "--json"
+    )
     assert result.exit_code == 0, result.output
     rows = json.loads(result.stdout)["rows"]
     assert [row["mechanism"] for row in rows] == ["dense", "luong-dot"]

@@ -9,6 +9,7 @@ from click.testing import CliRunner
 import attnworks
 from attnworks.cli import main
 from attnworks.models import AttentionConfig, PureConfig
+from attnworks.models.folder import save_model
 
 
 def count(*arguments: str) -> str:
@@ -35,7 +36,7 @@ def test_published_models(name: str, parameters: int) -> None:
 
 
 def test_preset_with_vocabulary_equals_the_built_model() -> None:
-    report = json.loads(count("tiny", "--vocabulary", "997", "--json"))
+    report = json.loads(count("tiny", "--vocabulary-size", "997", "--json"))
     preset = attnworks.preset("tiny").with_vocabulary(997)
     assert report["parameters"] == sum(p.numel() for p in attnworks.build(preset).parameters())
     assert sum(report["parts"].values()) == report["parameters"]
@@ -55,7 +56,7 @@ def test_recurrent_presets_count(name: str) -> None:
 
 def test_folder_and_config_file(tmp_path: Path) -> None:
     config = PureConfig(d_e=7, layers=2, attention=AttentionConfig(heads=3, d_k=5, d_v=2, bias=False))
-    folder = attnworks.save(attnworks.build(config), tmp_path / "pure")
+    folder = save_model(attnworks.build(config), tmp_path / "pure")
     expected = 2 * (2 * 3 * 7 * 5 + 2 * 3 * 7 * 2)
     assert json.loads(count(str(folder), "--json"))["parameters"] == expected
     assert json.loads(count(str(folder / "config.json"), "--json"))["parameters"] == expected
@@ -63,8 +64,8 @@ def test_folder_and_config_file(tmp_path: Path) -> None:
 
 def test_vocabulary_of_a_model_without_tokens_is_refused(tmp_path: Path) -> None:
     config = PureConfig(d_e=7, layers=1, attention=AttentionConfig(heads=3, d_k=5, d_v=2))
-    folder = attnworks.save(attnworks.build(config), tmp_path / "pure")
-    result = CliRunner().invoke(main, ["count", str(folder), "--vocabulary", "11"])
+    folder = save_model(attnworks.build(config), tmp_path / "pure")
+    result = CliRunner().invoke(main, ["count", str(folder), "--vocabulary-size", "11"])
     assert result.exit_code == 2
     assert "works on vectors" in result.stderr
 
@@ -79,4 +80,4 @@ def test_a_bad_config_file_is_one_clear_line(tmp_path: Path, text: str) -> None:
 
 
 def test_a_vocabulary_needs_a_name() -> None:
-    assert CliRunner().invoke(main, ["count", "--vocabulary", "5"]).exit_code == 2
+    assert CliRunner().invoke(main, ["count", "--vocabulary-size", "5"]).exit_code == 2

@@ -44,7 +44,7 @@ def count(*arguments: str) -> str:
 
 
 def test_one_mechanism_against_dense() -> None:
-    text = count("--mechanism", "thrifty", "--n", "1000")
+    text = count("--mechanism", "thrifty", "--length", "1000")
     assert "thrifty: self-attention over n = 1,000 positions, 8 heads of width 64" in text
     rows = [line.split() for line in text.splitlines()]
     assert ["edges", "800,000", "8,000,000", "10", "%"] in rows
@@ -54,26 +54,26 @@ def test_one_mechanism_against_dense() -> None:
 
 
 def test_where_it_does_not_pay_it_says_from_when_it_does() -> None:
-    text = count("--mechanism", "thrifty:keys=7000", "--n", "3500", "--heads", "1", "--width", "3")
+    text = count("--mechanism", "thrifty:keys=7000", "--length", "3500", "--num-heads", "1", "--width", "3")
     assert "3,500 positions, 1 head of width 3" in text and "200 %" in text
     assert "More expensive than dense at n = 3,500: 2 times the FLOPs; fewer from n = 7,001 on." in text
-    assert "As many FLOPs as dense at n = 100; fewer" in count("--mechanism", "thrifty", "--n", "100")
-    never = count("--mechanism", "luong-multiplicative", "--n", "11")
+    assert "As many FLOPs as dense at n = 100; fewer" in count("--mechanism", "thrifty", "--length", "100")
+    never = count("--mechanism", "luong-multiplicative", "--length", "11")
     assert "never fewer up to n = 1,048,576" in never
 
 
 def test_one_mechanism_as_json() -> None:
-    options = ("--n", "7", "--heads", "3", "--width", "5", "--causal", "--json")
+    options = ("--length", "7", "--num-heads", "3", "--width", "5", "--causal", "--json")
     report = json.loads(count("--mechanism", "luong-dot", *options))
     cost = {"edges": 84, "flops": 2 * 84 * 10, "bytes": 4 * 3 * 7 * 6}
     ratio = {"edges": 1.0, "flops": 1.0, "bytes": 1.0}
-    size = {"n": 7, "heads": 3, "width": 5, "causal": True}
+    size = {"length": 7, "num_heads": 3, "width": 5, "causal": True}
     assert report == {"mechanism": "luong-dot", **size, "cost": cost, "dense": cost, "ratio": ratio, "pays_from": None}
     assert json.loads(count("--mechanism", "thrifty:keys=9", "--json"))["pays_from"] == 10
 
 
 def test_every_mechanism_and_the_recurrent_layer_are_compared() -> None:
-    report = json.loads(count("--compare", "--n", "1009", "--heads", "2", "--width", "16", "--json"))
+    report = json.loads(count("--compare", "--length", "1009", "--num-heads", "2", "--width", "16", "--json"))
     rows = {row["mechanism"]: row for row in report["rows"]}
     assert rows.keys() == {*attention.names(), "recurrent (LSTM)"} and "thrifty" in rows
     assert rows["dense"] == {
@@ -96,7 +96,7 @@ def test_every_mechanism_and_the_recurrent_layer_are_compared() -> None:
 
 
 def test_the_table_fits_and_explains_itself() -> None:
-    text = count("--compare", "--n", "1024", "--heads", "2", "--width", "256")
+    text = count("--compare", "--length", "1024", "--num-heads", "2", "--width", "256")
     lines = text.splitlines()
     table = lines[: next(number for number, line in enumerate(lines) if line.startswith("recurrent")) + 1]
     assert max(len(line.rstrip()) for line in table) <= 100
@@ -111,19 +111,22 @@ def test_the_table_fits_and_explains_itself() -> None:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["--mechanism", "bigbird", "--n", "1000000000000"], "--n 1000000000000: expected at most 1,048,576 positions"),
-        (["--compare", "--n", "1048577"], "--n 1048577: expected at most 1,048,576 positions"),
+        (
+            ["--mechanism", "bigbird", "--length", "1000000000000"],
+            "length=1000000000000: expected a whole number from 1 to 1,048,576",
+        ),
+        (["--compare", "--length", "1048577"], "length=1048577: expected a whole number from 1 to 1,048,576"),
         (["--mechanism", "thrifti"], "did you mean 'thrifty'?"),
         (["--mechanism", "thrifty:kyes=3"], "did you mean 'keys'?"),
         (["--mechanism", "thrifty:keys"], "name:option=value"),
         (["--mechanism", "thrifty", "--causal"], "a mechanism with a causal form, got none"),
-        (["--mechanism", "dense", "--compare"], "got --mechanism and --compare; count one at a time"),
-        (["base", "--compare"], "got NAME and --compare"),
-        (["base", "--n", "7"], "count --n: expected --mechanism or --compare, got NAME; add it"),
-        (["--heads", "7"], "got none"),
-        (["--compare", "--causal"], "count --causal: expected --mechanism, got --compare"),
-        (["--compare", "--vocabulary", "5"], "expected NAME, got --compare"),
-        (["--vocabulary", "5"], "expected NAME, got none"),
+        (["--mechanism", "dense", "--compare"], "got mechanism and compare; count one at a time"),
+        (["base", "--compare"], "got model and compare"),
+        (["base", "--length", "7"], "count with length: expected mechanism or compare, got model; add it"),
+        (["--num-heads", "7"], "got none"),
+        (["--compare", "--causal"], "count with causal: expected mechanism, got compare"),
+        (["--compare", "--vocabulary-size", "5"], "expected model, got compare"),
+        (["--vocabulary-size", "5"], "expected model, got none"),
     ],
 )
 def test_mistakes_are_one_line(arguments: list[str], said: str) -> None:

@@ -93,8 +93,9 @@ def test_the_real_presets_with_the_embedded_corpus(tmp_path: Path) -> None:
 def test_options_reach_the_recipe(corpus: str, tmp_path: Path) -> None:
     words = (
         f"small --corpus {corpus} --pairs 9 --epochs 1 --minutes 5 --mechanism luong-dot --vocabulary bpe "
-        "--vocabulary-size 60 --batch-tokens 70 --accumulate 2 --learning-rate 0.01 --schedule cosine --warmup 7 --smoothing 0.2 "
-        "--dropout 0.3 --clip 2 --validate-every 3 --keep-every 4 --patience 5 --seed 6 --dtype bfloat16 --threads 1"
+        "--vocabulary-size 60 --batch-tokens 70 --accumulate 2 --learning-rate 0.01 --schedule cosine --warmup 7 "
+        "--smoothing 0.2 --dropout 0.3 --clip 2 --validate-every 3 --keep-every 4 --patience 5 --seed 6 "
+        "--dtype bfloat16 --threads 1 --score-sentences 8"
     )
     assert train(*words.split(), "--out", tmp_path / "run").exit_code == 0
     recipe, _ = read_recipe(tmp_path / "run")
@@ -103,6 +104,7 @@ def test_options_reach_the_recipe(corpus: str, tmp_path: Path) -> None:
         "mechanism": "luong-dot", "vocabulary": "bpe", "vocabulary_size": 60, "batch_tokens": 70, "accumulate": 2,
         "learning_rate": 0.01, "schedule": "cosine", "warmup": 7, "smoothing": 0.2, "dropout": 0.3, "clip": 2.0,
         "validate_every": 3, "keep_every": 4, "patience": 5, "seed": 6, "dtype": "bfloat16", "threads": 1,
+        "score_sentences": 8,
     }  # fmt: skip
     assert {name: getattr(recipe, name) for name in expected} == expected
 
@@ -198,8 +200,9 @@ def test_unknown_names(corpus: str, tmp_path: Path) -> None:
     "option",
     [
         "--steps 0", "--steps -1", "--steps x", "--epochs 0", "--epochs nan", "--epochs inf", "--minutes 0",
-        "--pairs 0", "--learning-rate 0", "--learning-rate nan", "--clip 0", "--dropout 1", "--dropout -0.5", "--smoothing 1",
-        "--batch-tokens 0", "--accumulate 0", "--validate-every 0", "--keep-every 0", "--patience 0",
+        "--pairs 0", "--learning-rate 0", "--learning-rate nan", "--clip 0", "--dropout 1", "--dropout -0.5",
+        "--smoothing 1", "--score-sentences -1", "--batch-tokens 0", "--accumulate 0", "--validate-every 0",
+        "--keep-every 0", "--patience 0",
         "--vocabulary letters", "--vocabulary-size 4", "--vocabulary-size 99999999999999999999", "--schedule linear",
         "--threads 0", "--threads x", "--seed -1", "--seed 99999999999999999999", "--seed x", "--dtype float16",
         "--device gpu", "--device cuda:77", "--device meta", "--device", "--nonsense 3",

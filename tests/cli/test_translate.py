@@ -237,10 +237,12 @@ def test_no_run(runs: dict[str, Path], tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "options",
     [
-        "--num-return-sequences 2", "--num-beams 2 --num-return-sequences 3", "--num-beams 0", "--num-beams 2 --do-sample", "--num-beams 2 --length-penalty -1",
-        "--num-beams 2 --length-penalty nan", "--do-sample --temperature 0", "--do-sample --temperature nan", "--do-sample --top-p 0",
-        "--do-sample --top-p 2", "--do-sample --top-k 0", "--batch-size 0", "--device nonsense", "--device meta", "--dtype int8",
-        "--threads 0", "--seed -1", "--trace nowhere/trace.json", "--top-k 3", "--top-p 0.5", "--temperature 3",
+        "--num-return-sequences 2", "--num-beams 2 --num-return-sequences 3", "--num-beams 0",
+        "--num-beams 2 --do-sample", "--num-beams 2 --length-penalty -1", "--num-beams 2 --length-penalty nan",
+        "--do-sample --temperature 0", "--do-sample --temperature nan", "--do-sample --top-p 0",
+        "--do-sample --top-p 2", "--do-sample --top-k 0", "--batch-size 0", "--device nonsense", "--device meta",
+        "--dtype int8", "--threads 0", "--seed -1", "--trace nowhere/trace.json", "--top-k 3", "--top-p 0.5",
+        "--temperature 3",
     ],
 )  # fmt: skip
 def test_bad_options(options: str, runs: dict[str, Path]) -> None:

@@ -199,12 +199,12 @@ def test_a_broken_entry_point_is_one_message_and_the_others_are_loaded(
 
 def test_a_mechanism_of_a_plugin_is_counted_by_name(folder: Path) -> None:
     got, want = (
-        attnworks(folder, *plugin, "count", "--mechanism", spec, "--n", 64, "--json")
+        attnworks(folder, *plugin, "count", "--mechanism", spec, "--length", 64, "--json")
         for plugin, spec in ((("--plugin", "mine"), "mine:window=3"), ((), "window:window=3"))
     )
     assert (got.returncode, got.stderr) == (0, "")
     assert json.loads(got.stdout)["cost"] == json.loads(want.stdout)["cost"]
-    unknown = attnworks(folder, "count", "--mechanism", "mine", "--n", 64)
+    unknown = attnworks(folder, "count", "--mechanism", "mine", "--length", 64)
     assert unknown.returncode == 2 and "unknown name" in unknown.stderr
 
 
@@ -256,7 +256,7 @@ def test_entry_points_on_the_command_line(folder: Path) -> None:
     install(folder, "good-package", mechanisms="mine = mine")
     install(folder, "bad-package", mechanisms="bad = no_luck")
     here = {"PYTHONPATH": str(folder)}
-    result = attnworks(folder, "count", "--mechanism", "mine:window=3", "--n", 64, "--json", **here)
+    result = attnworks(folder, "count", "--mechanism", "mine:window=3", "--length", 64, "--json", **here)
     assert result.returncode == 0 and json.loads(result.stdout)["cost"]["edges"] > 0
     assert result.stderr.count("\n") == 1 and result.stderr.startswith("attnworks: plug-in 'bad'")
     assert attnworks(folder, "--help", **here).stderr == ""

@@ -58,11 +58,12 @@ def _console(**options: Any) -> Console:
     return SafeConsole(highlight=False, **options)
 
 
-def progress_bar(unit: str, screen: Console, *, shown: bool = True) -> Progress:
+def progress_bar(unit: str, screen: Console, *, shown: bool = True, auto_refresh: bool = True) -> Progress:
     """A bar with the number of units done, the time taken and left, and what is being done.
 
     The description comes last and is the only part that a narrow terminal cuts. The field `left` of a task is the
-    number of seconds left; without it, the bar estimates them from its speed.
+    number of seconds left; without it, the bar estimates them from its speed. Without `auto_refresh`, the bar is drawn
+    only when its method `refresh` is called, and takes no time from measurements.
     """
     from rich import progress
     from rich.table import Column
@@ -88,6 +89,7 @@ def progress_bar(unit: str, screen: Console, *, shown: bool = True) -> Progress:
         Description(Column(no_wrap=False)),
         console=screen,
         disable=not shown,
+        auto_refresh=auto_refresh,
     )
 
 

@@ -77,6 +77,19 @@ def duration(seconds: float) -> str:
     return f"{seconds / 3600:.1f} hours" if seconds < 2 * 86400 else f"{seconds / 86400:.1f} days"
 
 
+def byte_size(size: float) -> str:
+    """A number of bytes for people.
+
+    >>> byte_size(999), byte_size(2_080_000), byte_size(7e13)
+    ('999 B', '2.08 MB', '70 TB')
+    """
+    for unit in ("B", "kB", "MB", "GB"):
+        if size < 1000:
+            return f"{size:.3g} {unit}"
+        size /= 1000
+    return f"{size:.3g} TB"
+
+
 def counted(count: int, unit: str) -> str:
     """The count with its noun in the right number.
 

