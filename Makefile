@@ -14,18 +14,9 @@ export PYTHONDONTWRITEBYTECODE :=
 
 .PHONY: demo check test test-all faults pytest smoke style types types-src page-check web browser docs bench clean
 
-# A picture of rank collapse, then a small English-Italian transformer trained in about a minute, and what it says.
+# Rank collapse, a small English-Italian transformer trained in one minute, its page, and its heads pruned.
 demo: .venv/ready
-	@$(BIN)/python examples/first_look.py
-	@rm -rf runs/demo
-	@echo
-	@$(BIN)/attnworks train tiny --corpus grammar --minutes 1 --lr 0.002 --threads 1 --out runs/demo
-	@echo
-	@printf '%s\n' "Luca is studying in Spain . He is very happy ." "The chair is new . It is very beautiful ." \
-	  "My sister does not eat the red apples ." > runs/demo/english.txt
-	@$(BIN)/attnworks translate runs/demo --beam 5 --threads 1 < runs/demo/english.txt \
-	  | paste -d '\n' runs/demo/english.txt - | sed 'n;s/^/    -> /'
-	@echo "One minute of training; attnworks train --resume runs/demo --minutes 5 goes on."
+	@$(BIN)/attnworks demo
 
 # The quick check while working: style, types of src, import rules, and one test of every file with shapes checked.
 check: .venv/ready

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import signal
@@ -14,13 +15,16 @@ from pathlib import Path
 import pytest
 import torch
 from click.testing import CliRunner, Result
+from rich.console import Console
 
 from attnworks.cli import main
+from attnworks.cli.train import TrainDisplay
 from attnworks.core.folders import LAST_POINTER, read_pointer
 from attnworks.models.build import PRESETS
+from attnworks.training.events import StepDone
 from attnworks.training.run import Run
 from attnworks.training.run_folder import read_recipe
-from tests.training.training_helpers import SMALL, metrics_of, state_of, write_pairs
+from tests.training.training_helpers import SMALL, metrics_of, recipe, state_of, write_pairs
 
 
 @pytest.fixture(autouse=True)
@@ -173,6 +177,20 @@ def test_so_few_pairs_that_none_is_held_out(pairs: int, tmp_path: Path) -> None:
     result = train("small", "--corpus", write_pairs(tmp_path / "p.tsv", pairs), "--steps", 2, "--out", tmp_path / "run")
     assert result.exit_code == 0, result.output
     assert f"attnworks translate {tmp_path / 'run'}" in result.stderr
+
+
+@pytest.mark.parametrize(("minutes", "left"), [(60 * 80, "3.3 days left"), (150, "2.5 hours left"), (4, "4 min left")])
+@pytest.mark.parametrize("width", [60, 80])
+def test_time_left_is_never_cut(minutes: int, left: str, width: int, corpus: str, tmp_path: Path) -> None:
+    """On a terminal; the description behind it is cut instead."""
+    screen = Console(file=io.StringIO(), force_terminal=True, width=width, legacy_windows=False)
+    run = Run.create(recipe(corpus, minutes=minutes, steps=None, epochs=None), tmp_path / "run")
+    with TrainDisplay(run, screen, quiet=False) as display:
+        display(StepDone(1234, 1.5, 3.25, 7e-4, 1.0, 640, 0.1))
+        assert display.bar is not None
+        display.bar.refresh()
+    assert isinstance(screen.file, io.StringIO)
+    assert left in screen.file.getvalue()
 
 
 # Mistakes ------------------------------------------------------------------------------------------------------------

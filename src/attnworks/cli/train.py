@@ -120,24 +120,36 @@ def train(preset: str | None, out: Path | None, resume: Path | None, **options: 
         )
     settings = {name: value for name, value in options.items() if name != "as_json" and _was_given(name)}
     as_json = prepare(options)
-    import attnworks
     from attnworks.cli.console import progress_console
     from attnworks.core.team import join_team
 
-    screen, stopped, displays = progress_console(), [], []
+    screen = progress_console()
     with join_team(settings.get("device", "cpu")) as team:
-        with ExitStack() as during:
-
-            def start(run: Run) -> None:
-                displays.append(during.enter_context(TrainDisplay(run, screen, quiet=as_json or not team.leads)))
-                during.enter_context(stop_on_signal(stopped))
-
-            attnworks.train(
-                preset, out=out, resume=resume, **settings, watchers=[lambda event: displays[0](event)],
-                should_stop=lambda: bool(stopped), on_start=start, team=team,
-            )  # fmt: skip
+        quiet = as_json or not team.leads
+        run, stopped = train_and_show(screen, preset=preset, out=out, resume=resume, **settings, team=team, quiet=quiet)
         if team.leads:
-            _conclude(displays[0].run, screen, stopped=bool(stopped), as_json=as_json)
+            _conclude(run, screen, stopped=stopped, as_json=as_json)
+
+
+def train_and_show(screen: Console, *, quiet: bool, **arguments: Any) -> tuple[Run, bool]:
+    """Call `attnworks.train` with a display that Ctrl-C stops; the run, and whether it was stopped."""
+    import attnworks
+
+    stopped: list[int] = []
+    displays: list[TrainDisplay] = []
+    with ExitStack() as during:
+
+        def start(run: Run) -> None:
+            displays.append(during.enter_context(TrainDisplay(run, screen, quiet=quiet)))
+            during.enter_context(stop_on_signal(stopped))
+
+        attnworks.train(
+            **arguments,
+            watchers=[lambda event: displays[0](event)],
+            should_stop=lambda: bool(stopped),
+            on_start=start,
+        )
+    return displays[0].run, bool(stopped)
 
 
 def _was_given(name: str) -> bool:
