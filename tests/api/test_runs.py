@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -69,7 +70,8 @@ def test_training_stops_when_asked(corpus: str, tmp_path: Path) -> None:
 
 
 def test_mistakes(corpus: str, tmp_path: Path) -> None:
-    for arguments in ({}, {"preset": "small"}, {"preset": "small", "out": tmp_path / "a", "resume": tmp_path}):
+    wrong: list[dict[str, Any]] = [{}, {"preset": "small"}, {"preset": "small", "out": tmp_path, "resume": tmp_path}]
+    for arguments in wrong:
         with pytest.raises(UsageError, match="expected preset and out, or resume"):
             attnworks.train(**arguments)
     subject = attnworks.train("small", corpus, steps=1, out=tmp_path / "run")

@@ -39,7 +39,7 @@ def test_it_shows_every_step(shown: Result, folder: Path) -> None:
     ):
         assert words in shown.stdout, words
     assert str(folder / "page.html") in shown.stdout
-    assert (folder / "page.html").read_text().startswith("<!doctype html>")
+    assert (folder / "page.html").read_text().startswith("<!DOCTYPE html>")
     assert {path.name for path in folder.iterdir()} == {MARKER, "translator", "exam", "page.html", "pruned"}
 
 

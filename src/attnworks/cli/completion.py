@@ -10,7 +10,7 @@ from click.shell_completion import get_completion_class
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
 @click.pass_context
 def completion(ctx: click.Context, shell: str) -> None:
-    """Print the tab completion of a shell.
+    """Print the script that gives a shell tab completion.
 
     \b
     Examples:
