@@ -239,7 +239,7 @@ class PureSubject(Subject):
     def _set_tokenizer(self, tokenizer: Any, max_length: int | None) -> None:
         raise NotImplementedError
 
-    def run(self, batch: Batch, hook: LayerHook | None = None, *, logits: bool = False) -> Outputs:
+    def _run(self, batch: Batch, hook: LayerHook | None, *, logits: bool) -> Outputs:
         assert not logits
         hook = LayerHook() if hook is None else hook
         with hook_streams({"encoder": list(self.model.layers)}, batch, hook):

@@ -134,13 +134,33 @@ def _layer_trace(
 class _EditedCalls:
     """Edits heads in direct calls of a model, of which only shapes are known: every token counts as real."""
 
-    def __init__(self, kinds: Mapping[nn.Module, Kind], edits: Sequence[HeadEdits]) -> None:
-        self.kinds, self.edits = kinds, edits
+    def __init__(self, name: str, kinds: Mapping[nn.Module, Kind], edits: Sequence[HeadEdits]) -> None:
+        self.name, self.kinds, self.edits = name, kinds, edits
         self.seen: Counter[Kind] = Counter()
 
-    def begin(self, *_: object) -> None:
-        """Called before every forward pass: layers are counted from zero."""
+    @contextmanager
+    def hook_passes(self, model: Any) -> Iterator[None]:
+        """Count layers from zero in every pass of the model, its body, or its encoder, which `generate` calls."""
+        bodies = {model, getattr(model, "base_model", model)}
+        encoder = model.get_encoder() if getattr(model.config, "is_encoder_decoder", False) else None
+        with ExitStack() as hooks:
+            for body in bodies:
+                hooks.enter_context(body.register_forward_pre_hook(self._begin))
+            if isinstance(encoder, nn.Module):
+                hooks.enter_context(encoder.register_forward_pre_hook(self._begin_encoder))
+            hooks.enter_context(model.register_forward_hook(self._check_found))
+            yield
+
+    def _begin(self, *_: object) -> None:
         self.seen.clear()
+
+    def _begin_encoder(self, *_: object) -> None:
+        del self.seen["encoder"]
+
+    def _check_found(self, *_: object) -> None:
+        """Refuse names of heads that the model does not have."""
+        for edits in self.edits:
+            edits.check_found(self.name)
 
     def attention(
         self, module: nn.Module, Q: Tensor, K: Tensor, V: Tensor, mask: Mask, Y: Tensor, options: dict[str, Any]
@@ -163,13 +183,15 @@ def _all_real(rows: Float[Tensor, "b h i k"]) -> Bool[Tensor, "b i"]:
 
 
 @contextmanager
-def edited_calls(model: nn.Module, kinds: Mapping[nn.Module, Kind], edits: Sequence[HeadEdits]) -> Iterator[None]:
+def edited_calls(
+    model: nn.Module, name: str, kinds: Mapping[nn.Module, Kind], edits: Sequence[HeadEdits]
+) -> Iterator[None]:
     """Make these edits in every direct call of the model, also in `generate`, inside the context."""
-    calls = _EditedCalls(kinds, edits)
+    calls = _EditedCalls(name, kinds, edits)
     with ExitStack() as stack:
         own = any(head_groups_of(module) is not None for module in kinds)
         stack.enter_context(observe_head_groups(model) if own else observe_interface(model))
-        stack.callback(model.register_forward_pre_hook(calls.begin).remove)
+        stack.enter_context(calls.hook_passes(model))
         stack.enter_context(attention_hook(calls.attention))
         yield
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
@@ -81,11 +81,8 @@ class HFSubject(Subject):
             with quiet():
                 self._tokenizer.save_pretrained(folder)
 
-    @contextmanager
-    def edit(self, **edits: Any) -> Iterator[None]:
-        """As `Subject.edit`; direct calls of the model are edited too."""
-        with super().edit(**edits), edited_calls(self.model, self._kinds, self._edits):
-            yield
+    def _edited_calls(self) -> AbstractContextManager[None]:
+        return edited_calls(self.model, self.name, self._kinds, self._edits)
 
     def _set_model(self, model: nn.Module) -> None:
         self.model = model

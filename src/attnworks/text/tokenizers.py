@@ -50,9 +50,15 @@ class TextReader(ABC):
     knows_words: bool = True
 
     def __init__(self, specials: int, max_length: int | None = None, max_tokens: int | None = None) -> None:
-        self.max_length, self.max_tokens = max_length, max_tokens
+        self.specials, self.max_length = specials, max_length
+        self.cut_to(max_tokens)
+
+    def cut_to(self, max_tokens: int | None) -> None:
+        """Cut texts that are longer than this, from now on; None refuses texts that are too long for the model."""
+        self.max_tokens = max_tokens
         if max_tokens is None:
             return
+        specials, max_length = self.specials, self.max_length
         fewest = specials + MIN_TEXT_TOKENS
         if max_tokens < fewest or (max_length is not None and max_tokens > max_length):
             expected, remedy = f"at least {fewest} (with {specials} special)", f"choose {fewest} or more"

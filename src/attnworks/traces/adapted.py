@@ -19,15 +19,8 @@ from attnworks.core.places import SHORT_KINDS, Kind, Slot
 from attnworks.text.tokenizers import readers_of
 from attnworks.text.tokens import Batch
 from attnworks.traces.layer import LayerTrace, StreamTrace, linear_queries
-from attnworks.traces.subject import LayerHook, Subject
+from attnworks.traces.subject import KINDS_OF_MODEL, LayerHook, Subject
 from attnworks.training.objectives.contract import Abilities, Outputs
-
-ATTENTION_OF_KIND: dict[str, tuple[Kind, ...]] = {
-    "encoder": ("encoder",),
-    "decoder": ("decoder",),
-    "encoder-decoder": ("encoder", "decoder", "cross"),
-}
-"""Kind of model -> the kinds of attention that it has."""
 
 
 class AdaptedSubject(Subject):
@@ -54,7 +47,7 @@ class AdaptedSubject(Subject):
         classes: int | None = None,
         mask_id: int | None = None,
     ) -> None:
-        choice("kind of model", kind, ATTENTION_OF_KIND)
+        choice("kind of model", kind, KINDS_OF_MODEL)
         self.name, self.model, self.forward = name, model, forward
         self.abilities = Abilities(kind, vocabulary, classes, mask_id)
         self._checked: set[Slot] = set()
@@ -89,7 +82,7 @@ class LayerReporter:
     """
 
     def __init__(self, name: str, kind: str, batch: Batch, hook: LayerHook | None, checked: set[Slot]) -> None:
-        self.name, self.kinds, self.batch, self.hook = name, ATTENTION_OF_KIND[kind], batch, hook
+        self.name, self.kinds, self.batch, self.hook = name, KINDS_OF_MODEL[kind], batch, hook
         self.checked = checked
         self.seen: set[Slot] = set()
         self.depths: set[tuple[Kind, int]] = set()

@@ -15,14 +15,12 @@ from attnworks.core.display import data_frame
 from attnworks.core.errors import UsageError
 from attnworks.core.places import KINDS, Kind, Slot, select_heads
 from attnworks.models.modes import eval_mode
-from attnworks.text.passages import Passage, Text
+from attnworks.text.passages import Passage
 from attnworks.traces.layer import LayerTrace, StreamTrace
 from attnworks.traces.maps import maps_of, masked_scores
 from attnworks.traces.subject import LayerHook, Subject, wrap
 
 _Tokens = tuple[str, ...]
-ONE_TEXT_TOKENS = 1
-"""Tokens of a batch of one text: a batch has one text at least, however long it is."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -123,6 +121,12 @@ class TraceCache(Mapping[str, Activations]):
             raise UsageError(f"activations of {name!r}", "one layer or one head", f"{len(heads)} heads", "name one")
         return self.layers[heads[0].slot].head(heads[0].head)
 
+    def __contains__(self, name: object) -> bool:
+        try:
+            return isinstance(name, str) and self[name] is not None
+        except UsageError:
+            return False
+
     def __iter__(self) -> Iterator[str]:
         return map(str, self.layers)
 
@@ -189,9 +193,7 @@ def trace(
     >>> cache["3.5"].weights.shape, cache["3.5"].key_tokens  # doctest: +SKIP
     """
     subject = wrap(subject, tokenizer, max_length=max_length)
-    if isinstance(text, str):
-        text = Passage(Text(text), None if target is None else Text(target))
-    read = subject.read([text], batch_tokens=ONE_TEXT_TOKENS)
+    read = subject.read_one(text, target)
     batch, _ = read.batch(0)
     tokens, written = subject.tokens_of(read)
     hook = _KeepHook({kind: _sides(kind, tokens, written) for kind in KINDS})

@@ -25,6 +25,8 @@ class HeadEdits:
     """Which heads are switched off, and which get other weights or outputs.
 
     several    whether the model has several kinds of attention, so that names of heads begin with the kind
+    found      names and patterns that a head of the model has
+    layers     the number of heads of every layer that has run
     """
 
     off: str
@@ -74,7 +76,10 @@ class HeadEdits:
                 Y[:, head] = (P[:, head].to(V.dtype) @ V).to(Y.dtype)
             scoring = trace.head_scoring
             scales = tuple(None if head in weights else scale for head, scale in enumerate(scoring.scales))
-            edited = replace(trace, scale=None, scoring=Scoring(scales, scoring.softmax), weigh=lambda: P)
+            edited = replace(
+                trace, scale=None, scoring=Scoring(scales, scoring.softmax), bilinear=False, replaced=P,
+                weigh=lambda: P.clamp_min(0.0),
+            )  # fmt: skip
         for head, change in outputs.items():
             Y[:, head] = _changed(change, Y[:, head], f"output of {trace.slot}.{head}")
         Y[:, sorted(off)] = 0.0
@@ -119,10 +124,10 @@ def full_weights(trace: LayerTrace) -> Float[Tensor, "b h i j"]:
 
 
 def _changed(change: HeadChange, old: Tensor, what: str) -> Tensor:
-    new = torch.as_tensor(change(old.clone()) if callable(change) else change, device=old.device)
+    new = change(old.clone()) if callable(change) else change
     try:
-        return new.to(old.dtype).expand(old.shape)
-    except RuntimeError as error:
-        raise UsageError(
-            f"new {what}", f"shape {list(old.shape[1:])} or {list(old.shape)}", f"shape {list(new.shape)}", "reshape it"
-        ) from error
+        return torch.as_tensor(new, device=old.device).to(old.dtype).expand(old.shape)
+    except (RuntimeError, TypeError, ValueError) as error:
+        got = f"shape {list(new.shape)}" if isinstance(new, Tensor) else type(new).__name__
+        expected = f"a tensor of shape {list(old.shape[1:])} or {list(old.shape)}"
+        raise UsageError(f"new {what}", expected, got, "give one of this shape") from error

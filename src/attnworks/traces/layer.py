@@ -39,6 +39,7 @@ class LayerTrace:
     X, Z       what queries, and keys and values, were projected from, where that is known
     weights    head-first weights, where the family is known; given, or read by `read_weights` at their first use
     bilinear   whether S is bilinear in X and Z: no rotary positions, nothing added for positions
+    replaced   P of all heads, where an edit gave some of them other weights; rows may have any sum
     """
 
     slot: Slot
@@ -58,6 +59,7 @@ class LayerTrace:
     scoring: Scoring | None = None
     sink: Float[Tensor, " h"] | None = None
     softcap: float | None = None
+    replaced: Float[Tensor, "b h i j"] | None = field(default=None, repr=False)
     read_weights: InitVar[Callable[[], HeadWeights] | None] = None
 
     def __post_init__(self, read_weights: Callable[[], HeadWeights] | None) -> None:

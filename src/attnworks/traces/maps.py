@@ -175,7 +175,8 @@ def diagonal_sums(P: Float[Tensor, "m i j"], scratch: Scratch = FRESH) -> Float[
 class Maps:
     """The maps of some consecutive sentences of one length and some heads, cropped to their real tokens.
 
-    P          rows sum to one, or to less where the layer has a sink logit or a row sees no key
+    P          rows sum to one, or to less where the layer has a sink logit or a row sees no key; to anything where an
+               edit gave the head other weights
     visible    keys that each query may see, in the head that sees most
     V          the values of the same sentences and heads
     queries    the tokens of the rows
@@ -220,6 +221,8 @@ def maps_of(
             own = None if sums is None else sums[:, sentences, heads, :i]
             sink = None if trace.sink is None else trace.sink.detach()[heads, None].to(S.dtype)
             P = attend_rows(S, scored, own, scratch, sink)
+            if trace.replaced is not None:
+                P.copy_(trace.replaced[sentences, heads, :i, :j])
             V = trace.shared(trace.V, heads)[sentences, :, :j]
             yield Maps(trace.slot, sentences, heads, P, _visible(allowed, S), V, queries)
 

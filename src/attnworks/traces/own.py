@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from attnworks.core.errors import FolderError, UsageError
 from attnworks.core.folders import best_checkpoint, read_sealed, seal, sha256
+from attnworks.core.places import Kind
 from attnworks.models import Observation, Recurrent, Transformer
 from attnworks.models.anatomy import own_anatomy
 from attnworks.models.decoding import greedy
@@ -130,6 +131,10 @@ class OwnSubject(Subject):
         self.source = VocabularyReader(both[side == "target"], side, self.max_length, max_length)
         if self.abilities.kind == "encoder-decoder":
             self.target = VocabularyReader(both[1], "target", self.max_length, max_length)
+
+    @property
+    def _attention_kinds(self) -> set[Kind]:
+        return {"cross"} if isinstance(self.model, Recurrent) else super()._attention_kinds
 
     @property
     def max_length(self) -> int | None:

@@ -7,7 +7,7 @@ import importlib
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, ClassVar, Literal, TypeVar
 
@@ -36,6 +36,13 @@ SubjectT = TypeVar("SubjectT", bound="Subject")
 Side = Literal["source", "target"]
 OWN_SUBJECT, HF_SUBJECT = "attnworks.traces.own.OwnSubject", "attnworks.hf.subject.HFSubject"
 """Classes of subjects. They are imported when needed, by name, as the package hf imports this one."""
+
+KINDS_OF_MODEL: dict[str, tuple[Kind, ...]] = {
+    "encoder": ("encoder",),
+    "decoder": ("decoder",),
+    "encoder-decoder": ("encoder", "decoder", "cross"),
+}
+"""Kind of model -> the kinds of attention that it has."""
 
 TARGETS_WRITTEN_AT_ONCE = 32
 VOCABULARIES_FILE = "vocabularies.json"
@@ -70,7 +77,7 @@ class Subject(ABC):
 
     def run(self, batch: Batch, hook: LayerHook | None = None, *, logits: bool = False) -> Outputs:
         """One forward pass, which switches gradients neither on nor off; with `logits`, the output layer runs too."""
-        for edits in self._edits:
+        for edits in reversed(self._edits):  # the edit of the outermost block is made first
             hook = edits.before(hook)
         outputs = self._run(batch, hook, logits=logits)
         for edits in self._edits:
@@ -90,8 +97,7 @@ class Subject(ABC):
         """
         if not self.has_logits:
             raise UsageError(f"logits of {self.name}", "a model with an output layer", "one without", "use trace")
-        passage = text if isinstance(text, Passage) else Passage(Text(text), None if target is None else Text(target))
-        batch, _ = self.read([passage], batch_tokens=1).batch(0)
+        batch, _ = self.read_one(text, target).batch(0)
         with eval_mode(self.model), torch.no_grad():
             logits = self.run(batch.to(self.device), logits=True).logits
         assert logits is not None
@@ -107,25 +113,39 @@ class Subject(ABC):
     ) -> Iterator[None]:
         """Change heads for the runs inside a `with` block: `run`, `logits`, `attnworks.trace`, `attnworks.examine`.
 
-        A direct call of a Hugging Face model, `subject.model(...)`, is edited too; that of an own model is not.
+        A direct call of a Hugging Face model, `subject.model(...)`, is edited too, and so is its `generate`; a direct
+        call of an own model is not. The edits of an outer block are made before those of an inner one.
 
         Args:
             off: Heads whose outputs become zero, as in "3.5,4.*" or "enc.0.*". Default: none.
             weights: Head name -> its new attention weights, [queries, keys] or [batch, queries, keys], or a function
-                of the weights that the head computed. The output of the head is computed from them. Default: none.
+                of the weights that the head computed, [batch, queries, keys]. They are used as they are, also if rows
+                do not sum to one. The output of the head is computed from them. Default: none.
             outputs: Head name -> its new output, [queries, width] or [batch, queries, width], or a function of the
-                output that the head computed. Default: none.
+                output that the head computed, [batch, queries, width]. Default: none.
 
         >>> with subject.edit(off="3.5"):  # doctest: +SKIP
         ...     changed = subject.logits("The cat sat .")
         """
-        edits = HeadEdits(off, weights or {}, outputs or {}, several="-" in self.abilities.kind)
+        edits = HeadEdits(off, weights or {}, outputs or {}, several=len(self._attention_kinds) > 1)
         stack = vars(self).setdefault("_edits", [])
         stack.append(edits)
         try:
-            yield
+            with self._edited_calls():
+                yield
         finally:
             stack.remove(edits)
+
+    def _edited_calls(self) -> AbstractContextManager[None]:
+        """Within this context direct calls of the model are edited, if this kind of model can do that."""
+        return nullcontext()
+
+    @property
+    def _attention_kinds(self) -> set[Kind]:
+        """The kinds of attention that the model has."""
+        if self.blocks is not None:
+            return {block.slot(part).kind for block in self.blocks for part in block.parts if part.role != "mlp"}
+        return {*KINDS_OF_MODEL[self.abilities.kind]}
 
     def save(self, folder: str | os.PathLike[str], *, overwrite: bool = False) -> Path:
         """Write model and tokenizer to a folder that `attnworks.open` opens; whole or not at all.
@@ -210,7 +230,7 @@ class Subject(ABC):
         new.source, new.target = (copy.copy(reader) for reader in (self.source, self.target))
         for reader in (new.source, new.target):
             if reader is not None:
-                reader.max_tokens = max_length
+                reader.cut_to(max_length)
         return new
 
     def with_targets(self: SubjectT, rows: Sequence[TokenRow]) -> SubjectT:
@@ -225,7 +245,23 @@ class Subject(ABC):
         raise UsageError(asked, "passages with a target each", "sources alone", "give pairs of texts")
 
     def read(self, passages: Sequence[Passage], *, batch_tokens: int) -> TokenizedText:
-        """The tokens of every passage, in batches; where a target is needed and missing, the model writes it."""
+        """The tokens of every passage, in batches; where a target is needed and missing, the model writes it.
+
+        Passages with fewer than two tokens of text are dropped.
+        """
+        sides, pads, written = self._rows(passages)
+        return TokenizedText.of_rows(sides, pads, batch_tokens=batch_tokens, written=written)
+
+    def read_one(self, text: str | Passage, target: str | None = None) -> TokenizedText:
+        """The tokens of one text in a batch of its own, however short it is."""
+        passage = text if isinstance(text, Passage) else Passage(Text(text), None if target is None else Text(target))
+        sides, pads, written = self._rows([passage])
+        if not all(len(row) for rows in sides for row in rows):
+            raise UsageError(f"a text for {self.name}", "at least one token", "none", "give a longer text")
+        return TokenizedText.of_one(sides, pads, written=written)
+
+    def _rows(self, passages: Sequence[Passage]) -> tuple[list[list[TokenRow]], list[int], int]:
+        """Rows of each side, the id of its padding, and how many targets the model wrote."""
         reader = self._reader
         sides, pads, written = [[reader.read(passage.source) for passage in passages]], [reader.pad_id], 0
         if self.target is not None:
@@ -240,7 +276,7 @@ class Subject(ABC):
             pads.append(self.target.pad_id)
             written = len(missing)
         self.check_ids(sides)
-        return TokenizedText.of_rows(sides, pads, batch_tokens=batch_tokens, written=written)
+        return sides, pads, written
 
     def check_ids(self, sides: Sequence[Sequence[TokenRow]]) -> None:
         """Refuse rows with token ids that the model does not know."""
@@ -300,9 +336,21 @@ def wrap(model: Any, tokenizer: Any = None, name: str | None = None, max_length:
     """A model that is in memory, with its tokenizer or its vocabularies; a path; or a subject, which stays as it is.
 
     A subject that cannot read text yet reads it with the tokenizer. Texts with more than `max_length` tokens are cut.
+
+    Args:
+        model: A path, a `Subject`, a Hugging Face model, or a model of attnworks.
+        tokenizer: The tokenizer of a Hugging Face model; the vocabulary of a model of attnworks, or those of source and
+            target. Default: None, for a path or a `Subject`.
+        name: What messages and reports call a model in memory. Default: None, the name of its class.
+        max_length: Cut texts after this number of tokens. Default: None, refuse texts that do not fit.
+
+    Returns:
+        A `Subject`.
     """
     if isinstance(model, Subject):
-        return model.with_tokenizer(tokenizer, max_length) if model.source is None else model
+        if model.source is None:
+            return model.with_tokenizer(tokenizer, max_length)
+        return model if max_length is None else model.cut_to(max_length)
     if isinstance(model, str | Path):
         return open_subject(str(model), max_length=max_length)
     named = type(model).__name__ if name is None else name

@@ -45,6 +45,11 @@ class TokenizedText:
         batches = exam_batches(*sides, batch_tokens=batch_tokens)
         return cls(tuple(sides), tuple(pads), tuple(map(count_rarity, sides)), batches, kept, passages, written)
 
+    @classmethod
+    def of_one(cls, sides: Sequence[Sequence[TokenRow]], pads: Sequence[int], *, written: int) -> TokenizedText:
+        """One row of each side, however short, in a batch of its own."""
+        return cls(tuple(sides), tuple(pads), tuple(map(count_rarity, sides)), [[0]], [0], 1, written)
+
     @property
     def dropped(self) -> int:
         return self.passages - len(self.kept)
