@@ -43,7 +43,7 @@ def subjects(name: str) -> Subject:
         return hugging_face(name)
     if name.startswith("recurrent"):
         return attnworks.wrap(recurrent(name.removeprefix("recurrent ")), VOCABULARY)
-    layers = {"encoder": {"decoder_layers": 0}, "decoder": {"encoder_layers": 0}}
+    layers: dict[str, Any] = {"encoder": {"decoder_layers": 0}, "decoder": {"encoder_layers": 0}}
     kind = name.removeprefix("own ").removeprefix("adapted ")
     model = transformer(**SIZES, **layers.get(kind, {})).eval()
     return attnworks.wrap(adapted(model, kind) if name.startswith("adapted") else model, VOCABULARY)
@@ -115,7 +115,8 @@ def test_what_transformers_gives(name: str, implementation: str) -> None:
     both = cache.target is not None
     kinds: dict[Kind, str] = {"encoder": "encoder_", "decoder": "decoder_", "cross": "cross_"}
     last_kind: Kind = "decoder" if both else next(iter(cache.layers)).kind
-    for kind, prefix in (kinds if both else {last_kind: ""}).items():
+    shown: dict[Kind, str] = kinds if both else {last_kind: ""}
+    for kind, prefix in shown.items():
         for number, weights in enumerate(getattr(given, f"{prefix}attentions")):
             close(cache[f"{SHORT_KINDS[kind]}.{number}"].weights, weights[0], rtol)
         if kind == "cross":

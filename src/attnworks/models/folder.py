@@ -129,13 +129,23 @@ def read_config_file(path: Path) -> ModelConfig:
 
 
 def check_model_place(folder: Path, overwrite: bool) -> None:
-    """Refuse a path that exists, unless it is a model folder and `overwrite` is given."""
+    """Refuse a path that exists, unless it is a model folder and `overwrite` is given.
+
+    A folder as transformers writes it has no manifest. It is replaced if it has no folders inside, such as .git.
+    """
     if not folder.exists():
         return
     if not overwrite:
         new_place(folder, "save to", "choose another place or pass overwrite=True")
-    if not all((folder / name).is_file() for name in MODEL_FILES):
+    if not all((folder / name).is_file() for name in MODEL_FILES) and not _is_plain(folder):
         raise FolderError(f"overwrite {folder}", "a model folder", "something else", "choose another place")
+
+
+def _is_plain(folder: Path) -> bool:
+    """Whether a folder has a config, safetensors and no folders."""
+    if not (folder / CONFIG_FILE).is_file() or not any(folder.glob("*.safetensors")):
+        return False
+    return all(path.is_file() for path in folder.iterdir())
 
 
 def _check_files(folder: Path) -> None:
@@ -143,7 +153,7 @@ def _check_files(folder: Path) -> None:
         raise _pickle(folder)
     if not folder.is_dir():
         kept = sorted(folder.parent.glob(f".{glob.escape(folder.name)}.*.old"), key=lambda path: path.stat().st_mtime)
-        remedy = "check the path; attnworks.save(model, folder) writes one"
+        remedy = "check the path; Subject.save(folder) writes one"
         remedy = f"an interrupted save left {kept[-1]}: rename it to {folder}" if kept else remedy
         found = "a file" if folder.exists() else "nothing there"
         raise FolderError(f"load {folder}", "a model folder", found, remedy)
