@@ -115,9 +115,13 @@ class Reading:
 
     `tensor` and `numpy()` are its values, `to_frame()` is a table with one row per value.
 
+    name       as in "saturation.entropy"
+    kind       of attention: "encoder", "decoder" or "cross"
     axes       ("layer", "head"), ("depth",), ("layer", "head", "offset"), ("length",), ...
     value      one entry per layer (or depth): a tensor over the other axes, or labels; layers may differ in heads.
                Without a layer or depth axis, a single entry.
+    description  what the quantity is, in a sentence
+    source     the formula or paper that it comes from
     spread     standard deviation over sentences, like value; None where it has no meaning
     interval   ends of the 95 % confidence interval of the mean, like value; None where it has no meaning
     count      number of sentences with a value, like value

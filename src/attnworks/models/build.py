@@ -32,7 +32,18 @@ def build(config: TransformerConfig | RecurrentConfig, *, seed: int | None = Non
 @overload
 def build(config: ModelConfig, *, seed: int | None = None) -> Model: ...
 def build(config: ModelConfig, *, seed: int | None = None) -> Model:
-    """A freshly initialised model; with `seed`, always the same one, and torch's own random state left alone."""
+    """Build a model with new weights.
+
+    Args:
+        config: A config of attnworks: `attnworks.preset(name)`, or a TransformerConfig, RecurrentConfig or PureConfig
+            of `attnworks.models`.
+        seed: Random seed of the weights; the random state of torch stays as it is. Default: None, use that state.
+
+    Returns:
+        The model, a `torch.nn.Module`.
+
+    >>> model = build(preset("tiny"), seed=0)
+    """
     if seed is None:
         return _construct(config)
     with torch.random.fork_rng(devices=[]):
@@ -92,6 +103,17 @@ conti-1h and conti-8h are those of the documented experiment (S4.129)."""
 
 
 def preset(name: str) -> TransformerConfig | RecurrentConfig:
-    """The config registered under `name`; an unknown name lists the known ones."""
+    """The config of a model by name.
+
+    Args:
+        name: "tiny", "base", "conti-1h", "conti-8h", "lstm-plain", "lstm-dot", "lstm-multiplicative" or
+            "lstm-additive".
+
+    Returns:
+        A copy of the config, to give to `attnworks.build`.
+
+    >>> preset("base").d_e
+    512
+    """
     choice("preset", name, PRESETS)
     return replace(PRESETS[name])

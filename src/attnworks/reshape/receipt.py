@@ -86,9 +86,13 @@ class Receipt:
     text           source of the sentences, the number for calibration and for evaluation, and for how many of the
                    latter the model itself wrote the target, because there was none
     objective      name of the loss
+    healing        steps, learning rate and what was minimised after the change
     done           layer or head -> what was done there, in words or as the name of a mechanism
+    parameters     numbers in all weights, before and after
     flops          of attention with its projections, for one sentence of `length` tokens (on either side)
     length         mean number of tokens of a sentence, or the length that was asked for
+    loss           on held-out text: before, predicted, after the change, and after healing
+    seconds        that the reshape took, with healing and evaluation
     numbers        dtype and device of the computation
     heads          for every layer that lost or gained heads, which head became which
     left_out       place -> why nothing was changed there, for places that an automatic choice considered;
@@ -101,6 +105,7 @@ class Receipt:
     time_interval  95 % interval of it; None in old receipts
     scores         BLEU of what the model writes, and 1 - cosine of sentence embeddings to those before
     fingerprint    of all weights before and after: hashes that are equal for models equal bit for bit
+    version        of attnworks
     """
 
     reshape: str
