@@ -56,7 +56,7 @@ class Advice:
 
     length      positions at which time was measured, and FLOPs predicted
     tried_at    tokens of the longest text on which errors and `loss` were measured
-    present     every layer as it is, with the trials of other mechanisms in its place
+    present     the mechanisms that every layer has now, and their cost
     chosen      layer -> mechanism, of layers that change
     error       root mean square over the layers of the model of the relative error of attention
     loss        of the model without any change, on the texts of at most `tried_at` tokens
