@@ -16,7 +16,6 @@ from attnworks.reshape.growth.directions import whitened_direction
 from attnworks.reshape.growth.grow import Grow, plan_step
 from attnworks.reshape.growth.methods import METHODS
 from attnworks.reshape.growth.places import NoBottleneckError, Spot, read_places
-from attnworks.reshape.growth.score import GrowthTrial
 from attnworks.reshape.growth.survey import GrowthSurvey
 from attnworks.reshape.render import receipt_shown
 from attnworks.reshape.run import ReshapeSettings, run_reshape
