@@ -297,3 +297,14 @@ def test_ctrl_c_leaves_a_checkpoint_and_says_how_to_go_on(number: signal.Signals
     straight = Run.create(replace(stopped.recipe, steps=stopped.progress.step), tmp_path / "straight")
     straight.train()
     assert state_of(stopped) == state_of(straight)
+
+
+@pytest.mark.slow
+def test_two_processes(corpus: str, tmp_path: Path) -> None:
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "-m", "attnworks"]
+    words = ["train", "tiny", "--corpus", corpus, "--steps", "2", "--threads", "1", "--out", str(tmp_path / "run")]
+    done = subprocess.run(
+        [*torchrun, *words], capture_output=True, text=True, env=os.environ | {"OMP_NUM_THREADS": "1"}
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == f"{tmp_path / 'run'}\n" and done.stderr.count("held-out loss") == 1

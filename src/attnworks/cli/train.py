@@ -216,6 +216,7 @@ class TrainDisplay:
         self.task: TaskID | None = None
 
     def __enter__(self) -> TrainDisplay:
+        done = self.run.done()  # every process of a team asks
         if self.quiet:
             return self
         from rich.markup import escape
@@ -224,7 +225,7 @@ class TrainDisplay:
         from attnworks.models.counting import count_parameters
 
         run, recipe = self.run, self.run.recipe
-        if run.done():
+        if done:
             self.screen.print(
                 f"Nothing to do: the run is at step {run.progress.step:,}, past its limit. "
                 "Set a later one with --steps, --epochs or --minutes."
