@@ -12,12 +12,13 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from attnworks.attention import AttentionCost, Context, Geometry, Mask
 from attnworks.attention.bahdanau import Bahdanau
+from attnworks.attention.check_cases import RandomQKV
 from attnworks.attention.contract import dense_edges
 from attnworks.attention.dense import Dense
 from attnworks.attention.luong import LuongDot, LuongMultiplicative
 from attnworks.attention.softmax import bahdanau_additive, entropy, scaled_dot
 from attnworks.core.errors import UsageError
-from tests.helpers import QKV, B, H, assert_close, build, qkv, unchecked
+from tests.helpers import B, H, assert_close, build, qkv, unchecked
 
 FAMILY = ["dense", "luong-dot", "luong-multiplicative", "bahdanau-additive"]
 
@@ -306,7 +307,7 @@ def test_dense_edges_count_the_table(queries: int, keys: int) -> None:
     ],
 )
 def test_tensors_that_do_not_fit_together_are_refused(changed: dict[str, tuple[int, ...]], got: str) -> None:
-    inputs = QKV(**(qkv()._asdict() | {letter: torch.zeros(shape) for letter, shape in changed.items()}))
+    inputs = RandomQKV(**(qkv()._asdict() | {letter: torch.zeros(shape) for letter, shape in changed.items()}))
     with unchecked(), pytest.raises(UsageError) as caught:
         Dense()(*inputs)
     assert str(caught.value) == (

@@ -14,6 +14,7 @@ from torch.library import opcheck
 from torch.utils.flop_counter import FlopCounterMode
 
 from attnworks.attention import AttentionCost, Context, Geometry, Mask, MechanismSpec
+from attnworks.attention.check_cases import RandomQKV
 from attnworks.attention.engines import prefix
 from attnworks.attention.engines.prefix import guarded, linear_attention
 from attnworks.attention.feature_maps import RandomFeatures, Taylor, orthogonal_normals
@@ -23,7 +24,7 @@ from attnworks.core.tensors import Scratch
 from attnworks.models import build as build_model
 from attnworks.models import load_model, save_model
 from tests.covering import covering
-from tests.helpers import QKV, assert_close, qkv, unchecked
+from tests.helpers import assert_close, qkv, unchecked
 from tests.model_helpers import attention_config, transformer_config
 
 MAPS: dict[str, Callable[[Tensor], Tensor]] = {
@@ -49,11 +50,11 @@ def plain(Q: Tensor, K: Tensor, V: Tensor, real: Tensor | None, causal: bool) ->
     return A @ V / torch.where(total == 0, 1.0, total)
 
 
-def inputs(i: int, j: int, feature: str = "elu", dtype: torch.dtype = torch.float64) -> QKV:
+def inputs(i: int, j: int, feature: str = "elu", dtype: torch.dtype = torch.float64) -> RandomQKV:
     Q, K, V = qkv(2, 3, i, j, 5, 7)
     if feature == "identity":
         Q, K = Q.abs(), K.abs()
-    return QKV(*(T.to(dtype).requires_grad_() for T in (Q, K, V)))
+    return RandomQKV(*(T.to(dtype).requires_grad_() for T in (Q, K, V)))
 
 
 def holes(b: int, j: int) -> Tensor:
@@ -84,7 +85,7 @@ def test_the_kernel_equals_the_plain_formula(
     want = plain(MAPS[feature](X.Q), MAPS[feature](X.K), X.V, real, causal)
     assert_close(got, want)
     gradients = (torch.autograd.grad((Y * G).sum(), X) for Y in (got, want))
-    for name, mine, theirs in zip("QKV", *gradients, strict=True):
+    for name, mine, theirs in zip("RandomQKV", *gradients, strict=True):
         assert_close(mine / theirs.abs().max().clamp(min=1), theirs / theirs.abs().max().clamp(min=1), message=name)
 
 

@@ -15,6 +15,7 @@ from attnworks.attention.structured import Structured
 from attnworks.core.errors import UsageError
 from tests.helpers import H, assert_close, build, qkv, unchecked
 from tests.model_helpers import SOURCE, TARGET, TARGET_VOCABULARY, VOCABULARY, tokens, transformer_config
+from tests.reshape.reshape_helpers import load, save
 
 ALL = "structured:members=-1..2/first/last/mean/block3,error=-3/4,eps=0.1"
 GEOMETRY = Geometry(H, 11, 13)
@@ -451,8 +452,8 @@ def test_folders_keep_its_weights(spec: str, tmp_path: Path) -> None:
     layers = [layer for layer in model.modules() if isinstance(layer, Structured)]
     for number, layer in enumerate(layers):
         layer.set_weights(torch.rand(layer.mix.shape) + (torch.arange(layer.mix.shape[1]) == number % 3))
-    attnworks.save(model, tmp_path / "model")
-    again = attnworks.load(tmp_path / "model")
+    save(model, tmp_path / "model")
+    again = load(tmp_path / "model")
     for before, after in zip(layers, (m for m in again.modules() if isinstance(m, Structured)), strict=True):
         assert torch.equal(before.mix, after.mix) and torch.equal(before.errors, after.errors)
         assert [name for name, _ in before.named_parameters()] == [name for name, _ in after.named_parameters()]

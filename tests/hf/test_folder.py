@@ -11,16 +11,17 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-import attnworks
-from attnworks.core.errors import AttnworksError, FolderError, UnsafeFileError, UsageError
+from attnworks.core.errors import AttnworksError, FolderError, UnsafeFileError
 from attnworks.core.folders import canonical_json, seal, sha256
 from attnworks.hf.folder import is_reshaped, save_hf
 from attnworks.hf.open import open_model
+from attnworks.hf.subject import HFSubject
 from attnworks.models.folder import CONFIG_FILE, MANIFEST_FILE, WEIGHTS_FILE, weights_fingerprint
 from attnworks.reshape.surgery import mechanisms_of, with_mechanisms
 from attnworks.text.passages import Passage, Text
 from attnworks.traces.subject import open_subject
 from tests.exam_helpers import LINES, tiny_tokenizer
+from tests.reshape.reshape_helpers import load
 from tests.tiny_models import TINY, inputs, transformers
 
 BAND, ENDS = "structured:members=-1..0/first,error=none", "structured:members=first/mean,error=2,eps=0.3"
@@ -62,7 +63,7 @@ def copied(bert: Path, tmp_path: Path) -> Path:
 def test_every_bit_comes_back(name: str, tmp_path: Path) -> None:
     model = reshaped(name)
     folder = written(model, tmp_path / name)
-    opened = attnworks.load(folder)
+    opened = load(folder)
     assert type(opened) is type(model) and not opened.training
     assert is_reshaped(folder) and weights_fingerprint(opened) == weights_fingerprint(model)
     assert mechanisms_of(opened) == mechanisms_of(model)
@@ -85,7 +86,7 @@ def test_transformers_alone_refuses_it(name: str, tmp_path: Path) -> None:
 
 def test_types_are_kept(tmp_path: Path) -> None:
     model = reshaped("bert", torch.bfloat16)
-    assert weights_fingerprint(attnworks.load(written(model, tmp_path / "bert"))) == weights_fingerprint(model)
+    assert weights_fingerprint(load(written(model, tmp_path / "bert"))) == weights_fingerprint(model)
 
 
 def test_the_type_that_is_asked_for(bert: Path) -> None:
@@ -115,7 +116,7 @@ def test_a_folder_as_it_came_is_none(tmp_path: Path) -> None:
 def refused(folder: Path, error: type[Exception] = FolderError) -> str:
     """Nothing is opened; the one line that says why."""
     with pytest.raises(error) as found:
-        attnworks.load(folder)
+        load(folder)
     assert "\n" not in str(found.value)
     return str(found.value)
 
@@ -196,19 +197,16 @@ def test_pickles_are_not_opened(copied: Path) -> None:
 
 
 def test_saving_from_python(bert: Path, tmp_path: Path) -> None:
-    model = attnworks.load(bert)
-    attnworks.save(model, tmp_path / "copy")
-    assert weights_fingerprint(attnworks.load(tmp_path / "copy")) == weights_fingerprint(model)
+    model = load(bert)
+    HFSubject(model).save(tmp_path / "copy")
+    assert weights_fingerprint(load(tmp_path / "copy")) == weights_fingerprint(model)
     with pytest.raises(FolderError, match="a place where nothing is"):
-        attnworks.save(model, tmp_path / "copy")
-    attnworks.save(model, tmp_path / "copy", overwrite=True)
+        HFSubject(model).save(tmp_path / "copy")
+    HFSubject(model).save(tmp_path / "copy", overwrite=True)
     as_it_came = TINY["bert"].build()
-    attnworks.save(as_it_came, tmp_path / "other")
-    assert weights_fingerprint(
-        type(as_it_came).from_pretrained(tmp_path / "other", dtype="auto")
-    ) == weights_fingerprint(as_it_came)
-    with pytest.raises(UsageError, match="save its state_dict"):
-        attnworks.save(torch.nn.Linear(2, 3), tmp_path / "none")
+    HFSubject(as_it_came).save(tmp_path / "other")
+    again = type(as_it_came).from_pretrained(tmp_path / "other", dtype="auto")
+    assert weights_fingerprint(again) == weights_fingerprint(as_it_came)
 
 
 def test_a_small_folder_that_asks_for_a_huge_model(copied: Path) -> None:

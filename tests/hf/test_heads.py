@@ -37,6 +37,7 @@ from tests.model_helpers import (
     the,
     transformer,
 )
+from tests.reshape.reshape_helpers import load, save
 from tests.tiny_models import TINY, inputs, unknown_causal
 from tests.traces.trace_helpers import Keep, dense_map, random_batch
 
@@ -334,13 +335,13 @@ def test_flops_by_hand() -> None:
 def test_saved_and_loaded(name: str, tmp_path: Path) -> None:
     model = TINY[name].build()
     given = grow(model, list(attention_layers(anatomy_of(model)))[1:])
-    folder = attnworks.save(model, tmp_path / "grown")
-    opened = attnworks.load(folder)
+    folder = save(model, tmp_path / "grown")
+    opened = load(folder)
     assert type(opened) is type(model) and opened.config._attn_implementation == "sdpa"
     assert weights_fingerprint(opened) == weights_fingerprint(model) and torch.equal(read(opened), read(model))
     for slot, heads in given.items():
         assert_equal_heads(opened, slot, heads)
-    again = attnworks.save(opened, tmp_path / "again")
+    again = save(opened, tmp_path / "again")
     for file in (CONFIG_FILE, WEIGHTS_FILE, MANIFEST_FILE):
         assert (again / file).read_bytes() == (folder / file).read_bytes(), file
 
@@ -356,7 +357,7 @@ def test_with_other_mechanisms_before_and_after(name: str, tmp_path: Path) -> No
     assert mechanisms_of(model)[slot] == (WINDOW, "dense", WINDOW, "dense")
     assert_silent(read(model), expected)
     model = with_mechanisms(model, {slot: (BAND, "dense", WINDOW, "dense")})
-    opened = attnworks.load(attnworks.save(model, tmp_path / "both"))
+    opened = load(save(model, tmp_path / "both"))
     assert mechanisms_of(opened) == mechanisms_of(model)
     assert weights_fingerprint(opened) == weights_fingerprint(model) and torch.equal(read(opened), read(model))
     expected = read(model)
@@ -383,10 +384,10 @@ def test_with_other_mechanisms_before_and_after(name: str, tmp_path: Path) -> No
 def test_other_widths_are_not_believed(widths: object, told: str, tmp_path: Path) -> None:
     model = TINY["bert"].build()
     grow(model, [Slot.parse("enc.0")])
-    folder = attnworks.save(model, tmp_path / "grown")
+    folder = save(model, tmp_path / "grown")
     change_config(folder, attnworks_widths=widths, attnworks_heads={})
     with pytest.raises(AttnworksError) as error:
-        attnworks.load(folder)
+        load(folder)
     assert told in str(error.value) and "\n" not in str(error.value)
 
 

@@ -14,8 +14,9 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from attnworks.attention import Attended, Geometry, Mask, Mechanism
+from attnworks.attention.check_cases import RandomQKV
 from attnworks.attention.softmax import masked_softmax
-from tests.helpers import QKV, assert_close, build, qkv
+from tests.helpers import assert_close, build, qkv
 
 # Every query scores every key it may see, on equal terms: permutations commute with these, and no key is special.
 FAMILY = ["dense", "luong-dot", "luong-multiplicative", "bahdanau-additive"]
@@ -169,7 +170,7 @@ def test_self_attention_without_a_mask_is_permutation_equivariant(
 def test_causal_self_attention_is_not_permutation_equivariant() -> None:
     problem = Problem(*qkv(1, 1, 5, 5, 2, 3), Mask(causal=True), seed=7)
     order = torch.tensor([4, 3, 2, 1, 0])
-    turned = problem._replace(**{letter: getattr(problem, letter)[:, :, order] for letter in QKV._fields})
+    turned = problem._replace(**{letter: getattr(problem, letter)[:, :, order] for letter in RandomQKV._fields})
     assert (turned.attend("dense").Y - problem.attend("dense").Y[:, :, order]).abs().max() > 0.1
 
 

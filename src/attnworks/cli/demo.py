@@ -80,7 +80,9 @@ def demo(quick: bool, out: Path) -> None:
         exam = attnworks.examine(translator, sentences=sentences, out=out / "exam", progress=progress)
     page = attnworks.report(exam, out / "page.html")
     screen.print(f"{counted(len(exam.readings), 'reading')}, {counted(len(exam.findings), 'finding')}.")
-    screen.print(f"Page   {page.absolute()}\nOpen it in a browser; it needs no network.", markup=False, soft_wrap=True)
+    screen.print(
+        f"Page   {page.path.absolute()}\nOpen it in a browser; it needs no network.", markup=False, soft_wrap=True
+    )
 
     _heading(screen, "4. Prune a quarter of its heads")
     with progress_display("prune", quiet=False) as progress:
@@ -135,7 +137,7 @@ def _collapse() -> Table:
 
     from attnworks.theory.experiments.collapse import CollapseExperiment
 
-    rows = CollapseExperiment(layers=LAYERS, weights=1.0, seeds=1).run()
+    rows = CollapseExperiment(num_layers=LAYERS, weights=1.0, seeds=1).run()
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
     table.add_column("layer", justify="right")
     for title in WIRINGS.values():
