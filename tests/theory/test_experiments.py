@@ -120,7 +120,7 @@ def test_the_printed_bound_is_the_cube_and_then_the_ninth_power() -> None:
     first = rows[1]
     assert first.printed_bound is not None and first.printed_size is not None
     assert first.printed_bound == pytest.approx(first.printed_size * rows[0].residual, rel=1e-12)
-    ones = [row for row in CollapseExperiment(**{**SMALL, "layers": 1}, seeds=1).run() if row.wiring == ALONE]
+    ones = [row for row in CollapseExperiment(**{**SMALL, "num_layers": 1}, seeds=1).run() if row.wiring == ALONE]
     assert ones[1].printed_bound_from_input == pytest.approx(ones[1].printed_bound, rel=1e-12)
     assert rows[2].printed_bound_from_input is not None and rows[1].printed_bound_from_input is not None
     c = rows[1].printed_bound_from_input / rows[0].residual ** 3
@@ -135,7 +135,7 @@ def test_attention_alone_collapses_and_skip_keeps_tokens_apart() -> None:
 
 
 def test_numbers_that_overflow_are_refused() -> None:
-    options: dict[str, Any] = {**SMALL, "layers": 64, "weights": 900.0, "seeds": 1}
+    options: dict[str, Any] = {**SMALL, "num_layers": 64, "weights": 900.0, "seeds": 1}
     for kind in (CollapseExperiment, PathLengthExperiment):
         with pytest.raises(UsageError, match="smaller weights"):
             kind(**options).run()

@@ -62,8 +62,13 @@ class FittingTable:
         return max(self._width(column), cell_len(self.table.headings[column]))
 
     def _most(self, column: int, width: int) -> int:
-        """The largest width of one of the first columns, so that others have room beside them."""
-        return min(self._whole(column), width // (max(1, self.table.left) + 2))
+        """The largest width of one of the first columns: what the others leave, if that is enough for its words."""
+        first = max(1, self.table.left)
+        others = sum(self._width(other) + _GAP for other in range(first, len(self.table.headings)))
+        left = (width - _EDGES + _GAP - others) // first - _GAP
+        words = " ".join((self.table.headings[column], *(row[column] for row in self.table.rows))).split()
+        enough = max(map(cell_len, words), default=0) <= left
+        return min(self._whole(column), left if enough else width // (first + 2))
 
     def _part(self, columns: Sequence[int], title: str, width: int) -> Table:
         fits = _EDGES - _GAP + sum(self._whole(column) + _GAP for column in columns) <= width
