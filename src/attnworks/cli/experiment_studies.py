@@ -106,10 +106,10 @@ def _run(study: Callable[..., Any], out: Path, as_json: bool) -> None:
 @json_option
 @compute_options(dtypes=("float32", "bfloat16"))
 def conti(models: tuple[str, ...], out: Path, **options: Any) -> None:
-    """Train one-layer transformers with 1 and with 8 heads and compare them (Conti 2024, section 3.1).
+    """Compare one-layer transformers with 1 and with 8 heads.
 
-    Writes a run folder for each model, a table of scores, and the attention maps of a few held-out sentences as JSON
-    and as pictures. Every part resumes: run the same command again.
+    The experiment of Conti 2024, section 3.1. Writes a run folder for each model, a table of scores, and the attention
+    maps of a few held-out sentences as JSON and as pictures. Every part resumes: run the same command again.
 
     \b
     Examples:
@@ -149,13 +149,13 @@ def conti(models: tuple[str, ...], out: Path, **options: Any) -> None:
 def long_range(
     tasks: tuple[str, ...], mechanisms: str | None, seeds: int, seed: int, out: Path, **options: Any
 ) -> None:
-    """Compare attention mechanisms on long sequences: accuracy, time and memory.
+    """Compare attention mechanisms on long sequences.
 
-    Small classifiers (2 layers, 4 heads, width 64) that differ in nothing but their attention learn three tasks in the
-    shape of Long Range Arena, which are generated. recall: the value of a key, among pairs in the first half. listops:
-    nested MIN, MAX, MEDIAN and SUM of digits. bytes: whether the end of a text is in the language of its title. The
-    default table takes about a quarter of an hour on two cores. Every cell is saved in OUT/results.json: run the same
-    command again to continue, or with other tasks, mechanisms or seeds to add cells.
+    Measures accuracy, time and memory. Small classifiers (2 layers, 4 heads, width 64) that differ in nothing but their
+    attention learn three tasks in the shape of Long Range Arena, which are generated. recall: the value of a key, among
+    pairs in the first half. listops: nested MIN, MAX, MEDIAN and SUM of digits. bytes: whether the end of a text is in
+    the language of its title. The default table takes about a quarter of an hour on two cores. Every cell is saved in
+    OUT/results.json: run the same command again to continue, or with other tasks, mechanisms or seeds to add cells.
 
     \b
     Examples:
@@ -186,12 +186,12 @@ def long_range(
 @json_option
 @compute_options(dtypes=("float32",))
 def structure(out: Path, **options: Any) -> None:
-    """Find the structure of attention heads, and replace heads by structured ones (Conti 2024, section 3).
+    """Replace attention heads by structured ones.
 
-    Trains one-layer transformers with 1 and with 8 heads, and one whose self-attention is structured from the start.
-    Finds the role and the nearest structured form of every encoder head. Then it projects the 8 heads one after the
-    other, those first that cost least, and translates with 0 to 8 of them: at once, and after some steps of healing.
-    Writes tables as JSON, and pictures. Every part resumes: run the same command again.
+    After Conti 2024, section 3. Trains one-layer transformers with 1 and with 8 heads, and one whose self-attention is
+    structured from the start. Finds the role and the nearest structured form of every encoder head. Then it projects
+    the 8 heads one after the other, those first that cost least, and translates with 0 to 8 of them: at once, and after
+    some steps of healing. Writes tables as JSON, and pictures. Every part resumes: run the same command again.
 
     \b
     Examples:
@@ -228,14 +228,14 @@ def structure(out: Path, **options: Any) -> None:
 def growth(
     seeds: int, seed: int, add: tuple[int, ...], ways: tuple[str, ...] | None, out: Path, **options: Any
 ) -> None:
-    """Grow keys that are too narrow, and compare ways to fill the new columns (after Burgund).
+    """Compare ways to grow keys that are too narrow.
 
-    The task is to recall the value of a key among 16 pairs; one head with d_k = 1 gets stuck on it. Then its keys grow,
-    by the direction that lowers the loss most (fisher), and by others: whitened, random, zero, split, gradmax, document
-    and document-descending. They are compared with a model that does not grow (none), and always with the fair control:
-    a model of the same final size, trained from scratch for the same total steps (from-scratch). A second part grows
-    d_k from 1 to 4 while the model learns, at equal parameters and steps. Writes OUT/results.json and pictures. Every
-    run is saved: run the same command again to continue, or with more seeds or ways to add runs.
+    After Burgund. The task is to recall the value of a key among 16 pairs; one head with d_k = 1 gets stuck on it. Then
+    its keys grow, by the direction that lowers the loss most (fisher), and by others: whitened, random, zero, split,
+    gradmax, document and document-descending. They are compared with a model that does not grow (none), and always with
+    the fair control: a model of the same final size, trained from scratch for the same total steps (from-scratch). A
+    second part grows d_k from 1 to 4 while the model learns, at equal parameters and steps. Writes OUT/results.json and
+    pictures. Every run is saved: run the same command again to continue, or with more seeds or ways to add runs.
 
     \b
     Examples:

@@ -53,7 +53,7 @@ def _run(name: str, out: Path | None, options: dict[str, Any]) -> None:
 @network_options(num_layers=8, num_heads=4, weights=0.3)
 @shared
 def collapse(out: Path | None, **options: Any) -> None:
-    """Watch the tokens of a random network become the same vector, layer by layer.
+    """Show how all tokens of a network become the same vector.
 
     Attention alone, and with skip connections, MLPs and norms, on random input: relative residual, largest distance of
     two tokens, and second over first singular value. Beside them the bounds that hold (D6), from the layer before and
@@ -72,11 +72,11 @@ def collapse(out: Path | None, **options: Any) -> None:
 @network_options(num_layers=6, num_heads=2, weights=1.0)
 @shared
 def paths(out: Path | None, **options: Any) -> None:
-    """Split the output of a network with skip connections into paths by length.
+    """Split the output of a network into paths by length.
 
-    Shows how many paths of each length there are, how large their sum is, and how different it leaves the tokens. All
-    sums together are the output of the real forward pass; the distance from it is shown (D1, S0.12, S1.17). Means over
-    the seeds.
+    The network is random and has skip connections. Shows how many paths of each length there are, how large their sum
+    is, and how different it leaves the tokens. All sums together are the output of the real forward pass; the distance
+    from it is shown (D1, S0.12, S1.17). Means over the seeds.
 
     \b
     Examples:
@@ -95,10 +95,10 @@ def paths(out: Path | None, **options: Any) -> None:
 @seed
 @shared
 def two_keys(out: Path | None, betas: tuple[float, ...] | None, **options: Any) -> None:
-    """Ask for the values of two keys a and b, when the key of a varies in length (CS224N).
+    """Ask for the values of two keys, with one head or two (CS224N).
 
-    One head asks for both with the query β(μ_a + μ_b), or two heads ask for one each. Weights of a and b, and the
-    variance of the output: simulated, and in closed form (S2.8-S2.20, D9).
+    The key of a varies in length. One head asks for a and b with the query β(μ_a + μ_b), or two heads ask for one each.
+    Weights of a and b, and the variance of the output: simulated, and in closed form (S2.8-S2.20, D9).
 
     \b
     Examples:
@@ -116,7 +116,7 @@ def two_keys(out: Path | None, betas: tuple[float, ...] | None, **options: Any) 
 @seed
 @shared
 def projection(out: Path | None, **options: Any) -> None:
-    """Put a random projection of k dimensions into attention, and measure the relative error.
+    """Measure the error of attention through a random projection.
 
     For attention to one token, sharp, diffuse and uniform attention, with values around zero and around one: the
     measured and the exact expected error (D8), with the k = 5 ln n / (ε² - ε³) of the printed theorem (S0.21, S0.28).
@@ -136,7 +136,7 @@ def projection(out: Path | None, **options: Any) -> None:
 @seed
 @shared
 def gradient(out: Path | None, **options: Any) -> None:
-    """Measure how much gradient softmax lets through, against the width k of the keys.
+    """Measure the gradient of softmax against the key width k.
 
     Without a scale, with 1/√k and with 1/k: the norm of the Jacobian diag(p) - p pᵀ, median over the rows p of
     attention, the share of rows below 0.01, and the entropy (S4.42, S4.46-S4.50).
@@ -153,10 +153,10 @@ def gradient(out: Path | None, **options: Any) -> None:
 @number_option("--sharpness", 4.0, "Scale of the scores when W_q and W_k are used.")
 @shared
 def context(out: Path | None, **options: Any) -> None:
-    """See a word move with its context: three words in the plane (Conti 2024, section 3).
+    """Show how attention moves a word by its context.
 
-    Two sentences move the same word to two places in the hull of their words: W_q and W_k decide where in the hull,
-    W_v where the hull is. Nothing is random (S4.121).
+    An example of three words in the plane, after Conti 2024, section 3. Two sentences move the same word to two places
+    in the hull of their words: W_q and W_k decide where in the hull, W_v where the hull is. Nothing is random (S4.121).
 
     \b
     Examples:
