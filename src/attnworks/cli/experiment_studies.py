@@ -100,7 +100,7 @@ def _run(study: Callable[..., Any], out: Path, as_json: bool) -> None:
     default="conti-1h,conti-8h",
     show_default=True,
     callback=comma_separated,
-    help="Presets to train, comma-separated, or all for the six of the paper.",
+    help="Presets to train, comma-separated, or all for these two and four recurrent models.",
 )
 @out_option
 @json_option
