@@ -13,6 +13,7 @@ from attnworks.attention import AttentionCost, Context, Geometry, Mask, Mechanis
 from attnworks.attention.fixed_maps import MAX_FIXED_MAPS, MapMember, MapMembers, member_tables, read_members
 from attnworks.attention.structured import Structured
 from attnworks.core.errors import UsageError
+from attnworks.models.folder import load_model, save_model
 from tests.helpers import H, assert_close, build, qkv, unchecked
 from tests.model_helpers import SOURCE, TARGET, TARGET_VOCABULARY, VOCABULARY, tokens, transformer_config
 from tests.reshape.reshape_helpers import load, save
@@ -452,8 +453,8 @@ def test_folders_keep_its_weights(spec: str, tmp_path: Path) -> None:
     layers = [layer for layer in model.modules() if isinstance(layer, Structured)]
     for number, layer in enumerate(layers):
         layer.set_weights(torch.rand(layer.mix.shape) + (torch.arange(layer.mix.shape[1]) == number % 3))
-    save(model, tmp_path / "model")
-    again = load(tmp_path / "model")
+    save_model(model, tmp_path / "model")
+    again = load_model(tmp_path / "model")
     for before, after in zip(layers, (m for m in again.modules() if isinstance(m, Structured)), strict=True):
         assert torch.equal(before.mix, after.mix) and torch.equal(before.errors, after.errors)
         assert [name for name, _ in before.named_parameters()] == [name for name, _ in after.named_parameters()]

@@ -11,6 +11,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+import attnworks
 from attnworks.core.errors import AttnworksError, FolderError, UnsafeFileError
 from attnworks.core.folders import canonical_json, seal, sha256
 from attnworks.hf.folder import is_reshaped, save_hf
@@ -63,7 +64,7 @@ def copied(bert: Path, tmp_path: Path) -> Path:
 def test_every_bit_comes_back(name: str, tmp_path: Path) -> None:
     model = reshaped(name)
     folder = written(model, tmp_path / name)
-    opened = load(folder)
+    opened = attnworks.open(folder).model
     assert type(opened) is type(model) and not opened.training
     assert is_reshaped(folder) and weights_fingerprint(opened) == weights_fingerprint(model)
     assert mechanisms_of(opened) == mechanisms_of(model)
@@ -81,12 +82,14 @@ def test_transformers_alone_refuses_it(name: str, tmp_path: Path) -> None:
     for auto in (transformers.AutoModel, transformers.AutoConfig):
         with pytest.raises(ValueError, match=f"attnworks-{name}"):
             auto.from_pretrained(folder)
-    assert "attnworks.load" in (folder / "README.md").read_text()
+    assert "attnworks.open" in (folder / "README.md").read_text()
 
 
 def test_types_are_kept(tmp_path: Path) -> None:
     model = reshaped("bert", torch.bfloat16)
-    assert weights_fingerprint(load(written(model, tmp_path / "bert"))) == weights_fingerprint(model)
+    assert weights_fingerprint(
+        attnworks.open(written(model, tmp_path / "bert"), dtype="bfloat16").model
+    ) == weights_fingerprint(model)
 
 
 def test_the_type_that_is_asked_for(bert: Path) -> None:
@@ -116,7 +119,7 @@ def test_a_folder_as_it_came_is_none(tmp_path: Path) -> None:
 def refused(folder: Path, error: type[Exception] = FolderError) -> str:
     """Nothing is opened; the one line that says why."""
     with pytest.raises(error) as found:
-        load(folder)
+        attnworks.open(folder)
     assert "\n" not in str(found.value)
     return str(found.value)
 
@@ -197,16 +200,17 @@ def test_pickles_are_not_opened(copied: Path) -> None:
 
 
 def test_saving_from_python(bert: Path, tmp_path: Path) -> None:
-    model = load(bert)
-    HFSubject(model).save(tmp_path / "copy")
-    assert weights_fingerprint(load(tmp_path / "copy")) == weights_fingerprint(model)
+    subject = attnworks.open(bert)
+    subject.save(tmp_path / "copy")
+    assert weights_fingerprint(attnworks.open(tmp_path / "copy").model) == weights_fingerprint(subject.model)
     with pytest.raises(FolderError, match="a place where nothing is"):
-        HFSubject(model).save(tmp_path / "copy")
-    HFSubject(model).save(tmp_path / "copy", overwrite=True)
+        subject.save(tmp_path / "copy")
+    subject.save(tmp_path / "copy", overwrite=True)
     as_it_came = TINY["bert"].build()
-    HFSubject(as_it_came).save(tmp_path / "other")
-    again = type(as_it_came).from_pretrained(tmp_path / "other", dtype="auto")
-    assert weights_fingerprint(again) == weights_fingerprint(as_it_came)
+    attnworks.wrap(as_it_came, tiny_tokenizer("bert")).save(tmp_path / "other")
+    assert weights_fingerprint(
+        type(as_it_came).from_pretrained(tmp_path / "other", dtype="auto")
+    ) == weights_fingerprint(as_it_came)
 
 
 def test_a_small_folder_that_asks_for_a_huge_model(copied: Path) -> None:

@@ -19,6 +19,7 @@ from attnworks.core.errors import AttnworksError, UsageError
 from attnworks.core.places import Slot
 from attnworks.hf.anatomy import HeadsIn, HeadsOut
 from attnworks.hf.heads import hf_layers
+from attnworks.hf.open import open_model
 from attnworks.hf.subject import HFSubject
 from attnworks.models import build
 from attnworks.models.anatomy import attention_layers, heads_of
@@ -335,13 +336,13 @@ def test_flops_by_hand() -> None:
 def test_saved_and_loaded(name: str, tmp_path: Path) -> None:
     model = TINY[name].build()
     given = grow(model, list(attention_layers(anatomy_of(model)))[1:])
-    folder = save(model, tmp_path / "grown")
-    opened = load(folder)
+    folder = HFSubject(model).save(tmp_path / "grown")
+    opened: Any = open_model(str(folder), dtype="float64").model
     assert type(opened) is type(model) and opened.config._attn_implementation == "sdpa"
     assert weights_fingerprint(opened) == weights_fingerprint(model) and torch.equal(read(opened), read(model))
     for slot, heads in given.items():
         assert_equal_heads(opened, slot, heads)
-    again = save(opened, tmp_path / "again")
+    again = HFSubject(opened).save(tmp_path / "again")
     for file in (CONFIG_FILE, WEIGHTS_FILE, MANIFEST_FILE):
         assert (again / file).read_bytes() == (folder / file).read_bytes(), file
 
@@ -357,7 +358,7 @@ def test_with_other_mechanisms_before_and_after(name: str, tmp_path: Path) -> No
     assert mechanisms_of(model)[slot] == (WINDOW, "dense", WINDOW, "dense")
     assert_silent(read(model), expected)
     model = with_mechanisms(model, {slot: (BAND, "dense", WINDOW, "dense")})
-    opened = load(save(model, tmp_path / "both"))
+    opened: Any = open_model(str(HFSubject(model).save(tmp_path / "both")), dtype="float64").model
     assert mechanisms_of(opened) == mechanisms_of(model)
     assert weights_fingerprint(opened) == weights_fingerprint(model) and torch.equal(read(opened), read(model))
     expected = read(model)
@@ -384,10 +385,10 @@ def test_with_other_mechanisms_before_and_after(name: str, tmp_path: Path) -> No
 def test_other_widths_are_not_believed(widths: object, told: str, tmp_path: Path) -> None:
     model = TINY["bert"].build()
     grow(model, [Slot.parse("enc.0")])
-    folder = save(model, tmp_path / "grown")
+    folder = HFSubject(model).save(tmp_path / "grown")
     change_config(folder, attnworks_widths=widths, attnworks_heads={})
     with pytest.raises(AttnworksError) as error:
-        load(folder)
+        attnworks.open(folder)
     assert told in str(error.value) and "\n" not in str(error.value)
 
 
