@@ -101,7 +101,7 @@ class TraceCache(Mapping[str, Activations]):
     def __init__(
         self,
         layers: Mapping[Slot, Activations],
-        residual: Mapping[Kind, Float[Tensor, "d i e"]],
+        residual: Mapping[Kind, Float[Tensor, "_ _ _"]],
         hidden: Float[Tensor, "i e"],
         logits: Tensor | None,
         tokens: tuple[str, ...],
