@@ -16,7 +16,6 @@ from attnworks.core.errors import UsageError
 from attnworks.models.folder import load_model, save_model
 from tests.helpers import H, assert_close, build, qkv, unchecked
 from tests.model_helpers import SOURCE, TARGET, TARGET_VOCABULARY, VOCABULARY, tokens, transformer_config
-from tests.reshape.reshape_helpers import load, save
 
 ALL = "structured:members=-1..2/first/last/mean/block3,error=-3/4,eps=0.1"
 GEOMETRY = Geometry(H, 11, 13)

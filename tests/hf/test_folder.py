@@ -16,13 +16,11 @@ from attnworks.core.errors import AttnworksError, FolderError, UnsafeFileError
 from attnworks.core.folders import canonical_json, seal, sha256
 from attnworks.hf.folder import is_reshaped, save_hf
 from attnworks.hf.open import open_model
-from attnworks.hf.subject import HFSubject
 from attnworks.models.folder import CONFIG_FILE, MANIFEST_FILE, WEIGHTS_FILE, weights_fingerprint
 from attnworks.reshape.surgery import mechanisms_of, with_mechanisms
 from attnworks.text.passages import Passage, Text
 from attnworks.traces.subject import open_subject
 from tests.exam_helpers import LINES, tiny_tokenizer
-from tests.reshape.reshape_helpers import load
 from tests.tiny_models import TINY, inputs, transformers
 
 BAND, ENDS = "structured:members=-1..0/first,error=none", "structured:members=first/mean,error=2,eps=0.3"

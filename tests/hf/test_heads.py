@@ -38,7 +38,6 @@ from tests.model_helpers import (
     the,
     transformer,
 )
-from tests.reshape.reshape_helpers import load, save
 from tests.tiny_models import TINY, inputs, unknown_causal
 from tests.traces.trace_helpers import Keep, dense_map, random_batch
 
