@@ -20,9 +20,8 @@ from attnworks.core.team import Team
 from attnworks.models import decoding
 from attnworks.models.decoding import Hypothesis
 from attnworks.models.decoding.translate import EMPTY_HYPOTHESIS, TRACE_FORMAT, decode_sentences, trace_translation
-from attnworks.text.vocabulary import BOS, EOS, UNK, VocabularyKind
+from attnworks.text.vocabulary import BOS, EOS, UNK, Vocabulary, VocabularyKind
 from attnworks.text.words import words
-from attnworks.traces.own import OwnSubject
 from attnworks.traces.subject import Subject, open_subject
 from attnworks.training.events import Watcher
 from attnworks.training.fit import ScheduleKind
@@ -279,10 +278,11 @@ class Translator:
         seed: int = 0,
         trace: AnyPath | None = None,
     ) -> None:
-        if not isinstance(subject, OwnSubject) or subject.target is None:
+        if subject.vocabularies is None or subject.target is None:
             got, remedy = type(subject.model).__name__, "train one with attnworks train"
             raise UsageError(f"translate with {subject.name}", "an encoder-decoder of attnworks", got, remedy)
         self.subject = subject
+        self.vocabularies: tuple[Vocabulary, Vocabulary] = subject.vocabularies
         self.num_beams = integer("num_beams", num_beams, 1)
         self.length_penalty = number("length_penalty", length_penalty, 0)
         self.num_return_sequences = integer("num_return_sequences", num_return_sequences, 1)
@@ -302,7 +302,7 @@ class Translator:
 
     def __call__(self, lines: Iterable[str]) -> Iterator[Translation]:
         """Translations in the order of the lines. The file of traces is written at the end."""
-        source, target = self.subject.vocabularies
+        source, target = self.vocabularies
         traces: list[dict[str, Any]] = []
         iterator = iter(lines)
         while some := list(islice(iterator, self.batch_size)):
@@ -336,5 +336,7 @@ class Translator:
 
     def _trace(self, sentence: Sequence[str], hypothesis: Hypothesis) -> dict[str, Any]:
         beams = None if self.sampling is not None else self.num_beams
-        model, vocabularies = self.subject.model, self.subject.vocabularies
-        return trace_translation(model, *vocabularies, sentence, hypothesis, beams=beams, alpha=self.length_penalty)
+        model: Any = self.subject.model
+        source, target = self.vocabularies
+        alpha = self.length_penalty
+        return trace_translation(model, source, target, sentence, hypothesis, beams=beams, alpha=alpha)

@@ -108,7 +108,7 @@ def translate(run: str, text: tuple[str, ...], **options: Any) -> None:
             echo("\n".join([*lines, *[""] * (translator.num_return_sequences - len(lines))]))
         sys.stdout.flush()
     if unknown and not as_json:
-        echo(_about_unknown(unknown, translator.subject.vocabularies[0].token(UNK)), err=True)
+        echo(_about_unknown(unknown, translator.vocabularies[0].token(UNK)), err=True)
 
 
 def _about_unknown(unknown: Collection[str], read_as: str) -> str:

@@ -48,7 +48,6 @@ class OwnSubject(Subject):
     """
 
     model: Transformer | Recurrent  # pyright: ignore[reportIncompatibleVariableOverride]
-    vocabularies: tuple[Vocabulary, Vocabulary]
 
     def __init__(
         self,
@@ -105,7 +104,7 @@ class OwnSubject(Subject):
 
     def _write(self, folder: Path) -> None:
         write_model(self.model, folder)
-        if self.source is not None:
+        if self.vocabularies is not None:
             hashes = {}
             for vocabulary, name in zip(self.vocabularies, (SOURCE_FILE, TARGET_FILE), strict=True):
                 vocabulary.save(folder / name)

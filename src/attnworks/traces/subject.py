@@ -26,6 +26,7 @@ from attnworks.models.modes import eval_mode
 from attnworks.text.passages import Passage, Text
 from attnworks.text.tokenizers import TextReader
 from attnworks.text.tokens import Batch, TokenRow
+from attnworks.text.vocabulary import Vocabulary
 from attnworks.traces.head_edits import HeadChange, HeadEdits
 from attnworks.traces.layer import LayerHook, StreamTrace
 from attnworks.traces.text import TokenizedText
@@ -59,6 +60,7 @@ class Subject(ABC):
     blocks      the anatomy of the model, or None if it is not known; reduced while the model runs without some parts
     folder      where the model was opened from; None for a model in memory
     remarks     what one should know about how the model was opened
+    vocabularies    of source and target, for a model of attnworks that reads text; None for others
     """
 
     can_reshape: ClassVar[bool] = True
@@ -73,6 +75,7 @@ class Subject(ABC):
     blocks: Sequence[BlockAnatomy] | None = None
     folder: Path | None = None
     remarks: tuple[str, ...] = ()
+    vocabularies: tuple[Vocabulary, Vocabulary] | None = None
     _edits: Sequence[HeadEdits] = ()
 
     def run(self, batch: Batch, hook: LayerHook | None = None, *, logits: bool = False) -> Outputs:
