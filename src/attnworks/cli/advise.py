@@ -52,7 +52,7 @@ from attnworks.cli.reshape_verbs import batch_tokens_option, objective_option
 @json_option
 @compute_options()
 def advise(model: str, plot: Path | None, **options: Any) -> None:
-    """Say what a cheaper attention would cost, and which mix of mechanisms to take.
+    """Say what cheaper attention would cost, layer by layer.
 
     MODEL is a run of attnworks train, or a Hugging Face model; it stays as it is. Every mechanism is tried in every
     layer on the queries, keys and values of the text: the error of the layer's output, the measured time of its

@@ -46,7 +46,7 @@ from attnworks.cli.reshape_verbs import reshape_and_show, reshape_options
 )
 @reshape_options
 def project(model: str, **options: Any) -> None:
-    """Replace heads by fixed forms: the previous token, the first token, a band.
+    """Replace heads by fixed forms, such as the previous token.
 
     MODEL is a run of attnworks train, or a Hugging Face model. Each head gets the mix of fixed maps (offsets, first and
     last token, the mean of all tokens) that is nearest to its attention over the text, and loses its queries and keys.

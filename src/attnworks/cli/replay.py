@@ -17,7 +17,7 @@ from attnworks.cli.reshape_verbs import out_option, show_saved
 @json_option
 @threads_option()
 def replay(model: str, on: str, out: Path, as_json: bool, threads: int | None) -> None:
-    """Apply all reshapes of MODEL to another model, with the same text and seeds.
+    """Apply all reshapes of one model to another.
 
     Mechanisms that a swap chose by itself are put into the same layers. Training between reshapes is not repeated.
 

@@ -15,7 +15,7 @@ from attnworks.cli.reshape_verbs import out_option
 @out_option
 @json_option
 def undo(model: str, out: Path, as_json: bool) -> None:
-    """Bring back the model before its last reshape, bit for bit, in a new folder.
+    """Bring back the model before its last reshape, bit for bit.
 
     \b
     Examples:
