@@ -18,7 +18,7 @@ def test_importing_every_module_hides_no_function() -> None:
         if not module.name.endswith("__main__"):
             importlib.import_module(module.name)
     assert attnworks._HOME and all(callable(getattr(attnworks, name)) for name in attnworks._HOME)
-    assert all(callable(getattr(attnworks.reshape, name)) for name in RESHAPES)
+    assert all(callable(getattr(attnworks, name)) for name in RESHAPES)
 
 
 def test_loading_a_model_imports_no_measure() -> None:

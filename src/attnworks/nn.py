@@ -147,7 +147,7 @@ class MultiheadAttention(nn.MultiheadAttention):
         A mask of zeros and -inf is recognised as padding or as causal, for mechanisms that take no other.
         """
         if query.is_nested:
-            return self._forward_nested(query, key, value, key_padding_mask, need_weights, attn_mask)
+            return self._forward_nested(query, key, value, key_padding_mask, need_weights, attn_mask, is_causal)
         one = query is key and key is value
         self._check_inputs(query, key, value)
         batched = query.dim() == 3
@@ -161,12 +161,13 @@ class MultiheadAttention(nn.MultiheadAttention):
         Q, K, V = (T.unflatten(-1, (self.num_heads, -1)).transpose(1, 2) for T in self._project(query, key, value, one))
         added = K.shape[2] - sizes[3]
         Y, P = self._attend(Q, K, V, with_visible_keys(mask, *sizes[2:], added, Q.device), need_weights)
-        out = self.out_proj(Y.transpose(1, 2).flatten(2))
+        Y = Y.transpose(1, 2).flatten(2)
+        out = self.out_proj(Y if self.batch_first or not batched else Y.transpose(0, 1).contiguous())
         if P is not None and average_attn_weights:
             P = P.mean(1)
         if not batched:
             return out.squeeze(0), None if P is None else P.squeeze(0)
-        return out if self.batch_first else out.transpose(0, 1), P
+        return out, P
 
     def _project(self, query: Tensor, key: Tensor, value: Tensor, one: bool) -> tuple[Tensor, ...]:
         """Q, K and V of all heads [b . e], with the keys and values that are appended."""
@@ -223,7 +224,14 @@ class MultiheadAttention(nn.MultiheadAttention):
         return self._weighs
 
     def _forward_nested(
-        self, query: Tensor, key: Tensor, value: Tensor, padding: Tensor | None, need_weights: bool, mask: Tensor | None
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        padding: Tensor | None,
+        need_weights: bool,
+        mask: Tensor | None,
+        is_causal: bool,
     ) -> tuple[Tensor, None]:
         """Sequences of unequal lengths, as nn.TransformerEncoder gives them to its layers in eval mode."""
         other = query is not key or key is not value or padding is not None or mask is not None
@@ -237,7 +245,7 @@ class MultiheadAttention(nn.MultiheadAttention):
         lengths = [len(sequence) for sequence in query.unbind()]
         X, real = query.to_padded_tensor(0.0), Mask.from_lengths(lengths).real
         assert real is not None
-        Y = self(X, X, X, ~real.to(X.device), need_weights=False)[0]
+        Y = self(X, X, X, ~real.to(X.device), need_weights=False, is_causal=is_causal)[0]
         return torch.nested.as_nested_tensor([row[:length] for row, length in zip(Y, lengths, strict=True)]), None
 
     def _check_inputs(self, query: Tensor, key: Tensor, value: Tensor) -> None:

@@ -85,7 +85,7 @@ def test_the_kernel_equals_the_plain_formula(
     want = plain(MAPS[feature](X.Q), MAPS[feature](X.K), X.V, real, causal)
     assert_close(got, want)
     gradients = (torch.autograd.grad((Y * G).sum(), X) for Y in (got, want))
-    for name, mine, theirs in zip("RandomQKV", *gradients, strict=True):
+    for name, mine, theirs in zip("QKV", *gradients, strict=True):
         assert_close(mine / theirs.abs().max().clamp(min=1), theirs / theirs.abs().max().clamp(min=1), message=name)
 
 

@@ -33,7 +33,7 @@ def test_it_shows_every_step(shown: Result, folder: Path) -> None:
         "attention alone",
         "with skip",
         *SENTENCES,
-        "prune 6 of 24 heads (by gradient)",
+        "Cut 6 of 24 heads",
         "healed",
         "Try next",
     ):

@@ -56,7 +56,11 @@ def options_of(verb: str) -> dict[str, Any]:
     """The arguments of a command with their defaults; `inspect.Parameter.empty` for those that are required."""
     command = command_of(verb)
     values = command.make_context(verb, [], resilient_parsing=True).params
-    given = {parameter.name: parameter for parameter in command.params if parameter.name is not None}
+    given = {
+        parameter.name: parameter
+        for parameter in command.params
+        if parameter.name is not None and parameter.expose_value
+    }
     return {
         name: inspect.Parameter.empty if parameter.required else values[name]
         for name, parameter in given.items()

@@ -188,7 +188,7 @@ def test_an_examination_knows_where_heads_come_from(family: Family) -> None:
     once, twice = (family.exams[name].model["lineage"] for name in ("once", "twice"))
     assert once["heads"] == {"enc.0": ["enc.0.1", "enc.0.2"]} and once["counts"] == {"enc.0": 3}
     assert twice["heads"] == {"enc.0": ["enc.0.1"], "enc.1": []} and twice["counts"] == {"enc.0": 3, "enc.1": 3}
-    assert [done.split()[0] for done in twice["reshapes"]] == ["prune", "swap", "prune"]
+    assert [done.split()[0] for done in twice["reshapes"]] == ["Cut", "Swapped", "Cut"]
 
 
 def all_rounding(changes: Iterable[NumberChange], tolerance: float) -> bool:
@@ -226,7 +226,7 @@ def test_the_command_keeps_lineage_and_shows_receipts(family: Family, tmp_path: 
     arguments = [str(family.once), "--text", text, "--measures", "sinks", "--out", tmp_path / "exam", "--report", page]
     assert CliRunner().invoke(examine, [str(argument) for argument in arguments]).exit_code == 0
     assert read_exam(tmp_path / "exam").model["lineage"] == family.exams["once"].model["lineage"]
-    assert Seen(page.read_text(encoding="utf-8")).page()["receipts"][0]["title"] == "prune 1 of 6 heads (0.0)"
+    assert Seen(page.read_text(encoding="utf-8")).page()["receipts"][0]["title"] == "Cut 1 of 6 heads (0.0)"
 
 
 def test_undoing_brings_names_back(family: Family, tmp_path: Path) -> None:

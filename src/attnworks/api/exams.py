@@ -217,7 +217,7 @@ def view(
 
 def _check_measures(measures: Sequence[str] | str | None) -> Sequence[str] | None:
     """Names of measures as a sequence; unknown names are refused before a model is opened and text is read."""
-    names = measures.split(",") if isinstance(measures, str) else measures
+    names = [name.strip() for name in measures.split(",")] if isinstance(measures, str) else measures
     choose_measures(names)
     return names
 

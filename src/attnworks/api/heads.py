@@ -161,7 +161,9 @@ def grow(
 def _grow(add: int, where: str, kinds: Sequence[str], by: str, compare: bool) -> Grow:
     places = None if where == "auto" else where
     one_of_options("to grow", {"add": add or None, "where": places}, "for instance add=16")
-    return Grow(add=add, where=where, kinds=tuple(kinds), by=by, compare=compare)
+    return Grow(
+        add=add, where=where, kinds=tuple(kinds.split(",") if isinstance(kinds, str) else kinds), by=by, compare=compare
+    )
 
 
 def project(

@@ -138,7 +138,8 @@ def advise(
     context = reshape_context(asked, opened, split, settings, progress)
     advice = find_advice(context, asked.to, max_error=max_error, length=length)
     name = str(subject) if isinstance(subject, str | os.PathLike) else str(opened.folder or opened.name)
-    return replace(advice, model=name, command=_swap_command(name, advice, texts, objective) if advice.chosen else None)
+    known = advice.chosen and opened.folder is not None  # a model in memory has no name for the command line
+    return replace(advice, model=name, command=_swap_command(name, advice, texts, objective) if known else None)
 
 
 def _swap_command(model: str, advice: Advice, texts: Texts, objective: object) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import os
 from dataclasses import replace
 from pathlib import Path
@@ -11,6 +12,7 @@ from attnworks.api.subjects import as_subject
 from attnworks.core.checks import new_place
 from attnworks.core.display import Progress, silent
 from attnworks.core.errors import UsageError
+from attnworks.models.folder import weights_fingerprint
 from attnworks.reshape.contract import Reshape
 from attnworks.reshape.history import ModelFolder, check_history, receipts_of, write_outcome
 from attnworks.reshape.receipt import History, Receipt
@@ -24,7 +26,7 @@ from attnworks.reshape.texts import (
     split_texts,
 )
 from attnworks.text.sources import DEFAULT_CORPUS, Texts, is_corpus, text_file
-from attnworks.traces.subject import Subject, is_run
+from attnworks.traces.subject import Subject, is_run, open_subject
 from attnworks.training.run_folder import read_recipe
 
 if TYPE_CHECKING:
@@ -84,26 +86,38 @@ def apply(
     settings = ReshapeSettings(objective, heal, learning_rate, batch_tokens, seed, heal_by)
     opened = as_subject(subject, tokenizer, device=device, dtype=dtype, progress=progress)
     reshape.check(opened.model)  # before text is read, which may take long
-    place = None if out is None else _place(opened)
+    place = None if out is None else _place(opened, changed=isinstance(subject, Subject))
     split = read_split(opened, texts, pairs=pairs, sentences=sentences, seed=seed)
     model, receipt = run_reshape(reshape, opened, split, settings, progress)
     new = opened.with_model(model)
     new.folder = None
     if out is not None and place is not None:
-        write_outcome(model.to("cpu"), receipt, place, Path(out))
+        write_outcome(copy.deepcopy(model).to("cpu"), receipt, place, Path(out))
         new.folder = Path(out)
-        model.to(opened.device)
     return new, receipt
 
 
-def _place(subject: Subject) -> ModelFolder:
-    """Where a subject is on disk, with a history that is whole."""
+def _place(subject: Subject, *, changed: bool) -> ModelFolder:
+    """Where a subject is on disk, with a history that is whole.
+
+    changed    whether the model may have been changed since it was opened, so that it is compared with the folder
+    """
     if subject.folder is None:
         got, remedy = "a model in memory", "open it from a folder, or leave out= away and use Subject.save"
         raise UsageError("out=", "a model that was opened from a folder, whose history is kept", got, remedy)
     place = ModelFolder.of(str(subject.folder))
     check_history(place)
+    if not changed:
+        return place
+    stored = open_subject(str(subject.folder), dtype=_dtype_name(subject)).model
+    if weights_fingerprint(stored) != weights_fingerprint(copy.deepcopy(subject.model).to("cpu")):
+        got, remedy = "one that was changed in memory", "save it with Subject.save, and open that folder"
+        raise UsageError("out=", f"the model in {subject.folder}, whose history is kept", got, remedy)
     return place
+
+
+def _dtype_name(subject: Subject) -> str:
+    return str(next(subject.model.parameters()).dtype).removeprefix("torch.")
 
 
 def read_split(subject: Subject, texts: Texts, *, pairs: int, sentences: int, seed: int) -> TextSplit:

@@ -180,6 +180,10 @@ class Translation(str):
         made.source, made.hypothesis, made.unknown, made.alternatives = source, hypothesis, unknown, others
         return made
 
+    def __getnewargs__(self) -> tuple[Any, ...]:
+        """What pickling and copying keep."""
+        return str(self), self.source, self.hypothesis, self.unknown, *self.alternatives
+
     @property
     def score(self) -> float:
         return self.hypothesis.score
@@ -281,6 +285,9 @@ class Translator:
         if subject.vocabularies is None or subject.target is None:
             got, remedy = type(subject.model).__name__, "train one with attnworks train"
             raise UsageError(f"translate with {subject.name}", "an encoder-decoder of attnworks", got, remedy)
+        if subject._edits:
+            expected, remedy = "a model as it is", "leave the `with subject.edit(...)` block first"
+            raise UsageError(f"translate with {subject.name}", expected, "one with edited heads", remedy)
         self.subject = subject
         self.vocabularies: tuple[Vocabulary, Vocabulary] = subject.vocabularies
         self.num_beams = integer("num_beams", num_beams, 1)

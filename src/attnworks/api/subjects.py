@@ -33,6 +33,9 @@ def open(
     >>> subject = attnworks.open("runs/first")  # doctest: +SKIP
     >>> exam = attnworks.open("exams/first")  # doctest: +SKIP
     """
+    if not isinstance(path, str | os.PathLike):
+        remedy = "use attnworks.wrap(model, tokenizer)"
+        raise UsageError("attnworks.open", "a path", f"a {type(path).__name__} in memory", remedy)
     if is_exam_folder(path):
         return read_exam(path)
     subject = open_subject(str(path), device=device, dtype=dtype, max_length=max_length)
@@ -65,6 +68,4 @@ def as_subject(
         for remark in opened.remarks:
             progress(remark, 0, 0)
         return opened
-    if isinstance(subject, Subject) and subject.source is not None and max_length is not None:
-        return subject.cut_to(max_length)
     return wrap(subject, tokenizer, name, max_length)

@@ -55,4 +55,8 @@ def grow(model: str, **options: Any) -> None:
       attnworks grow runs/first --where "dec.0.*:values=2" --compare --out runs/compared --json
       attnworks grow bert-folder --objective mlm --add 8 --kinds keys --out bert-grown
     """
+    from attnworks.core.checks import one_of_options
+
+    places = None if options["where"] == "auto" else options["where"]
+    one_of_options("to grow", {"--add": options["add"] or None, "--where": places}, "for instance --add 16")
     reshape_and_show("grow", model, options)

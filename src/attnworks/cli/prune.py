@@ -42,4 +42,8 @@ def prune(model: str, **options: Any) -> None:
       attnworks prune runs/first --heads "enc.0.3,cross.*.1" --out runs/fewer
       attnworks prune bert-folder --keep 0.5 --heal 300 --heal-by distil --out bert-half
     """
+    from attnworks.core.checks import one_of_options
+
+    heads = None if options["heads"] == "auto" else options["heads"]
+    one_of_options("to prune", {"--keep": options["keep"], "--heads": heads}, "for instance --keep 0.5")
     reshape_and_show("prune", model, options)

@@ -123,7 +123,7 @@ class Comparison:
         return same and not (self.changes or self.roles or self.notes)
 
     def __rich__(self) -> Any:
-        from attnworks.exam.render import ComparisonSummary
+        from attnworks.exam.compare_render import ComparisonSummary
 
         return ComparisonSummary(self)
 

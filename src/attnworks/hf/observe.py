@@ -165,7 +165,9 @@ class _EditedCalls:
     def attention(
         self, module: nn.Module, Q: Tensor, K: Tensor, V: Tensor, mask: Mask, Y: Tensor, options: dict[str, Any]
     ) -> Tensor | None:
-        kind = self.kinds.get(module, "encoder")
+        if module not in self.kinds:  # a layer of another model, which runs inside the block
+            return None
+        kind = self.kinds[module]
         slot = Slot(kind, self.seen[kind])
         self.seen[kind] += 1
         if is_empty(module):

@@ -137,6 +137,9 @@ def check_model_place(folder: Path, overwrite: bool) -> None:
         return
     if not overwrite:
         new_place(folder, "save to", "choose another place or pass overwrite=True")
+    if (folder / "history").is_dir():
+        got, remedy = "one with a history of reshapes, which would be lost", "choose another place"
+        raise FolderError(f"overwrite {folder}", "a model folder without a history", got, remedy)
     if not all((folder / name).is_file() for name in MODEL_FILES) and not _is_plain(folder):
         raise FolderError(f"overwrite {folder}", "a model folder", "something else", "choose another place")
 

@@ -28,6 +28,9 @@ FRAME_HEIGHT = 720
 class WrittenPage:
     """A page on disk, and its contents. It may be used as a path.
 
+    path      the file
+    bytes     its size
+    contents  what is in it
     opened    whether it was opened in the browser
     """
 

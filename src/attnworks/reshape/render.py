@@ -22,26 +22,26 @@ def receipt_shown(receipt: Receipt, number: int | None = None) -> Group:
     heads.add_column("head" if any(place.count(".") > 1 for place in receipt.done) else "layer", no_wrap=True)
     heads.add_column("becomes", overflow="fold")
     for head, form in sorted(receipt.done.items(), key=_in_model):
-        heads.add_row(head, form)
+        _add_row(heads, head, form)
     loss = receipt.loss
     losses = _columns("", "before", "predicted", "after", *(("healed",) if loss.healed is not None else ()))
     found = (loss.before, loss.predicted, loss.after, *((loss.healed,) if loss.healed is not None else ()))
-    losses.add_row(f"loss ({receipt.objective})", *(f"{value:.4g}" for value in found))
+    _add_row(losses, f"loss ({receipt.objective})", *(f"{value:.4g}" for value in found))
     long = receipt.loss_at_length
     if long is not None:
         found = (long.before, long.predicted, long.after, *((long.healed,) if long.healed is not None else ()))
-        losses.add_row(f"loss on texts of up to {long.tokens:,} tokens", *(f"{value:.4g}" for value in found))
+        _add_row(losses, f"loss on texts of up to {long.tokens:,} tokens", *(f"{value:.4g}" for value in found))
     for name, score in receipt.scores.items():
         after = (score.after, *((score.healed,) if score.healed is not None else ()))
-        losses.add_row(name, f"{score.before:.4g}", "", *(f"{value:.4g}" for value in after))
+        _add_row(losses, name, f"{score.before:.4g}", "", *(f"{value:.4g}" for value in after))
     sizes = _columns("", "before", "after", "change")
     in_type = f"bytes in {receipt.numbers[0]}"
     changes = {"parameters": receipt.parameters, in_type: receipt.bytes, "attention FLOPs": receipt.flops}
     for name, change in ((name, change) for name, change in changes.items() if change is not None):
         share = f"{change.after - change.before:+,} ({-100 * change.saved or 0:+.3g} %)"
-        sizes.add_row(name, f"{change.before:,}", f"{change.after:,}", share)
+        _add_row(sizes, name, f"{change.before:,}", f"{change.after:,}", share)
     if receipt.time is not None:
-        sizes.add_row("time of a forward pass", "1", f"{receipt.time:.3g}", _time_change(receipt.time_interval))
+        _add_row(sizes, "time of a forward pass", "1", f"{receipt.time:.3g}", _time_change(receipt.time_interval))
     summary = Text(f"{'' if number is None else f'{number}. '}{receipt.summary}", "bold")
     more: list[Table] = []
     if receipt.reshape == "prune":
@@ -77,11 +77,11 @@ def _swapped(receipt: Receipt) -> Table:
         if name in facts:
             ends = [facts[end] for end in (f"{name}_low", f"{name}_high") if end in facts]
             told = speed(facts[name], (ends[0], ends[1])) if len(ends) > 1 else times(1 / facts[name], *SPEED)
-            table.add_row(f"{words} at length {receipt.length:,}", told)
-    table.add_row("error of attention, root mean square", percent(facts.get("error", 0.0)))
+            _add_row(table, f"{words} at length {receipt.length:,}", told)
+    _add_row(table, "error of attention, root mean square", percent(facts.get("error", 0.0)))
     for name, value in facts.items():
         if name.startswith("error_"):
-            table.add_row(f"error of {name.removeprefix('error_')}", percent(value))
+            _add_row(table, f"error of {name.removeprefix('error_')}", percent(value))
     return table
 
 
@@ -116,7 +116,7 @@ def _facts(receipt: Receipt) -> Table:
     for name, value in receipt.facts.items():
         start = next((start for start in _FACTS if name.startswith(start)), None)
         words = name.replace("_", " ") if start is None else f"{_FACTS[start]}{name.removeprefix(start)}"
-        table.add_row(words, f"{value:.4g}")
+        _add_row(table, words, f"{value:.4g}")
     return table
 
 
@@ -142,7 +142,7 @@ def _levels(receipt: Receipt) -> Table:
         lowest = min(found[level].values())
         losses = (found[level].get(ranking) for ranking in rankings)
         cells = ("-" if loss is None else Text(f"{loss:.4g}", "bold" if loss == lowest else "") for loss in losses)
-        table.add_row(f"{level} %", *cells)
+        _add_row(table, f"{level} %", *cells)
     return table
 
 
@@ -181,3 +181,8 @@ def replayed_shown(replayed: Replayed) -> Group:
         words = "the same as in the first model, bit for bit" if same else "not the same as in the first model"
         parts += [receipt_shown(now, number), Text(f"The weights are {words}.")]
     return Group(*parts)
+
+
+def _add_row(table: Table, *cells: str | Text) -> None:
+    """Add a row. Text from a file is never read as markup."""
+    table.add_row(*(cell if isinstance(cell, Text) else Text(cell) for cell in cells))

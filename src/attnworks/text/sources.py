@@ -81,8 +81,8 @@ def text_file(texts: str | os.PathLike[str]) -> Path:
 
 def as_passages(texts: Sequence[str] | Sequence[Passage]) -> list[Passage]:
     """Texts in memory as passages; empty texts are left out."""
-    if any(not isinstance(text, str | Passage) for text in texts):
-        wrong = next(text for text in texts if not isinstance(text, str | Passage))
-        raise UsageError("texts", "strings or Passages", type(wrong).__name__, "pass a list of strings")
-    passages = [text if isinstance(text, Passage) else Passage(Text(text)) for text in texts if text != ""]
+    given: list[str | Passage] = list(texts)
+    if wrong := [text for text in given if not isinstance(text, str | Passage)]:
+        raise UsageError("texts", "strings or Passages", type(wrong[0]).__name__, "pass a list of strings")
+    passages = [text if isinstance(text, Passage) else Passage(Text(text)) for text in given if text != ""]
     return passages or from_texts([])[0]

@@ -110,7 +110,11 @@ class TraceCache(Mapping[str, Activations]):
         self.layers, self.residual, self.hidden, self.logits = dict(layers), dict(residual), hidden, logits
         self.tokens, self.target = tokens, target
 
-    def __getitem__(self, name: str) -> Activations:
+    def __getitem__(self, name: str | int | tuple[int | str, ...]) -> Activations:
+        if isinstance(name, int | tuple):  # cache[3], cache[3, 5]
+            name = ".".join(map(str, name)) if isinstance(name, tuple) else str(name)
+        if not isinstance(name, str):
+            raise UsageError(f"activations of {name!r}", 'a name such as "3" or "3.5"', type(name).__name__, "name one")
         layers = {str(slot): slot for slot in self.layers}
         if len({slot.kind for slot in self.layers}) == 1:
             layers |= {str(slot.layer): slot for slot in self.layers}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 
@@ -29,7 +29,7 @@ class HeadEdits:
     layers     the number of heads of every layer that has run
     """
 
-    off: str
+    off: str | Sequence[str]
     weights: Mapping[str, HeadChange]
     outputs: Mapping[str, HeadChange]
     several: bool
@@ -39,7 +39,8 @@ class HeadEdits:
     @property
     def patterns(self) -> list[str]:
         """Every name or pattern of heads that was given."""
-        off = [] if self.off.strip() == NO_HEADS else [part.strip() for part in self.off.split(",")]
+        names = self.off.split(",") if isinstance(self.off, str) else self.off
+        off = [name.strip() for name in names if name.strip() not in ("", NO_HEADS)]
         return [*off, *self.weights, *self.outputs]
 
     def before(self, hook: LayerHook | None) -> LayerHook:

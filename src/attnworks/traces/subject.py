@@ -15,10 +15,13 @@ import torch
 from torch import Tensor, nn
 
 from attnworks.attention.heads import HeadWeights
+from attnworks.core.checks import choice
 from attnworks.core.errors import AttnworksError, UsageError
 from attnworks.core.folders import BEST_POINTER, LAST_POINTER, new_folder, parse_json, read_json_bytes
+from attnworks.core.notation import DTYPES
 from attnworks.core.packages import package_folder
 from attnworks.core.places import NO_HEADS, Kind, Slot
+from attnworks.core.tensors import check_device
 from attnworks.models import Recurrent, Transformer
 from attnworks.models.anatomy import BlockAnatomy
 from attnworks.models.folder import CONFIG_FILE, check_model_place
@@ -76,7 +79,11 @@ class Subject(ABC):
     folder: Path | None = None
     remarks: tuple[str, ...] = ()
     vocabularies: tuple[Vocabulary, Vocabulary] | None = None
-    _edits: Sequence[HeadEdits] = ()
+    _edits: tuple[HeadEdits, ...] = ()
+
+    def __repr__(self) -> str:
+        size = sum(parameter.numel() for parameter in self.model.parameters())
+        return f"<{type(self).__name__} {self.name}: {type(self.model).__name__}, {size:,} parameters>"
 
     def run(self, batch: Batch, hook: LayerHook | None = None, *, logits: bool = False) -> Outputs:
         """One forward pass, which switches gradients neither on nor off; with `logits`, the output layer runs too."""
@@ -110,7 +117,7 @@ class Subject(ABC):
     def edit(
         self,
         *,
-        off: str = NO_HEADS,
+        off: str | Sequence[str] = NO_HEADS,
         weights: Mapping[str, HeadChange] | None = None,
         outputs: Mapping[str, HeadChange] | None = None,
     ) -> Iterator[None]:
@@ -120,7 +127,7 @@ class Subject(ABC):
         call of an own model is not. The edits of an outer block are made before those of an inner one.
 
         Args:
-            off: Heads whose outputs become zero, as in "3.5,4.*" or "enc.0.*". Default: none.
+            off: Heads whose outputs become zero, as in "3.5,4.*", "enc.0.*" or a list of names. Default: none.
             weights: Head name -> its new attention weights, [queries, keys] or [batch, queries, keys], or a function
                 of the weights that the head computed, [batch, queries, keys]. They are used as they are, also if rows
                 do not sum to one. The output of the head is computed from them. Default: none.
@@ -131,13 +138,13 @@ class Subject(ABC):
         ...     changed = subject.logits("The cat sat .")
         """
         edits = HeadEdits(off, weights or {}, outputs or {}, several=len(self._attention_kinds) > 1)
-        stack = vars(self).setdefault("_edits", [])
-        stack.append(edits)
+        before = self._edits
+        self._edits = (*before, edits)
         try:
             with self._edited_calls():
                 yield
         finally:
-            stack.remove(edits)
+            self._edits = before
 
     def _edited_calls(self) -> AbstractContextManager[None]:
         """Within this context direct calls of the model are edited, if this kind of model can do that."""
@@ -183,6 +190,7 @@ class Subject(ABC):
         """The same subject with another model, whose blocks are found anew. Readers are shared."""
         new = copy.copy(self)
         new._set_model(model)
+        new.folder = None
         return new
 
     def with_tokenizer(self: SubjectT, tokenizer: Any, max_length: int | None = None) -> SubjectT:
@@ -311,6 +319,8 @@ def open_subject(
     Texts with more than `max_length` tokens are cut; without it, what is too long for the model is refused. A
     tokenizer takes the place of the one in the folder.
     """
+    choice("type of numbers", dtype, DTYPES)
+    check_device(device)
     inside = package_folder(path)
     folder = path if inside is None else str(inside)
     kind = _kind(OWN_SUBJECT if is_run(folder) or is_own_model(folder) else HF_SUBJECT)
@@ -351,11 +361,11 @@ def wrap(model: Any, tokenizer: Any = None, name: str | None = None, max_length:
         A `Subject`.
     """
     if isinstance(model, Subject):
-        if model.source is None:
+        if model.source is None or tokenizer is not None:
             return model.with_tokenizer(tokenizer, max_length)
         return model if max_length is None else model.cut_to(max_length)
-    if isinstance(model, str | Path):
-        return open_subject(str(model), max_length=max_length)
+    if isinstance(model, str | os.PathLike):
+        return open_subject(str(model), max_length=max_length, tokenizer=tokenizer)
     named = type(model).__name__ if name is None else name
     if isinstance(model, Transformer | Recurrent):
         return _kind(OWN_SUBJECT)(model, named).with_tokenizer(tokenizer, max_length)

@@ -33,7 +33,7 @@ def reshaped(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest
 
 @pytest.mark.parametrize(
     ("reshaped", "title"),
-    [("run", "project 1 head (enc.0.1)"), ("bert", "prune 1 of 6 heads (0.1)")],
+    [("run", "Replaced 1 head by fixed forms (enc.0.1)"), ("bert", "Cut 1 of 6 heads (0.1)")],
     indirect=["reshaped"],
 )
 def test_receipts_are_on_the_page(reshaped: Path, title: str) -> None:
