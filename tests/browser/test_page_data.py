@@ -74,7 +74,7 @@ def test_the_cursor_does_not_outlive_its_matrix(look: Open, exams: dict[str, Exa
         shown.page.keyboard.press("ArrowRight")
     assert said(shown).startswith("word0 → word12")
     shown.go("#head=enc.0.1&sentence=1")
-    assert said(shown).startswith("rows attend to columns")
+    assert said(shown).startswith("Rows are queries, columns are keys")
 
 
 def test_a_damaged_map_is_told_of(look: Open, exams: dict[str, Examination], tmp_path: Path) -> None:

@@ -41,7 +41,7 @@ def test_the_last_head_has_none_after_it(visit: Open, file_page: str) -> None:
     shown = visit(file_page, "#head=enc.1.2")
     shown.page.keyboard.press("ArrowRight")
     expect(shown.root.get_by_role("heading", level=2, name="Head 1.2", exact=True)).to_be_visible()
-    expect(shown.button("head after", exact=True)).to_be_disabled()
+    expect(shown.button("next head", exact=True)).to_be_disabled()
 
 
 def test_views_by_number(visit: Open, file_page: str) -> None:

@@ -115,7 +115,7 @@ export function Heatmap(props: {
 
   const said =
     cell === null
-      ? "rows attend to columns; hover, or move with arrow keys"
+      ? "Rows are queries, columns are keys; hover, or use the arrow keys"
       : `${word(rows[cell.row])} → ${word(columns[cell.column])}: ${digits(values[cell.row * columns.length + cell.column])}`;
   const whole = seen.rows.to - seen.rows.from === rows.length && seen.columns.to - seen.columns.from === columns.length;
   return (

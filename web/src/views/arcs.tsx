@@ -47,14 +47,14 @@ export function Arcs(props: Props): JSX.Element {
         <Choice
           label="Show"
           options={["least", "top"]}
-          words={{ least: "weights of at least", top: "the largest of each token" }}
+          words={{ least: "weights of at least", top: "the largest per token" }}
           value={rule.value}
           onChange={(value) => (rule.value = value)}
         />
         {rule.value === "least" ? (
           <Slider
             label={digits(least.value)}
-            name="Least weight"
+            name="Minimum weight"
             low={0.02}
             high={0.9}
             step={0.02}
@@ -64,7 +64,7 @@ export function Arcs(props: Props): JSX.Element {
         ) : (
           <Slider
             label={String(top.value)}
-            name="Weights of each token"
+            name="Weights per token"
             low={1}
             high={5}
             step={1}
@@ -73,14 +73,14 @@ export function Arcs(props: Props): JSX.Element {
           />
         )}
         <WindowSlider
-          name={within ? "Tokens" : "Tokens that look"}
+          name={within ? "Tokens" : "Query tokens"}
           seen={seen.row}
           count={rows.length}
           onMove={(row) => setStarts({ ...starts, row })}
         />
         {!within && (
           <WindowSlider
-            name="Tokens looked at"
+            name="Key tokens"
             seen={seen.column}
             count={columns.length}
             onMove={(column) => setStarts({ ...starts, column })}
@@ -99,19 +99,19 @@ export function Arcs(props: Props): JSX.Element {
 
 function hint(within: boolean): string {
   return within
-    ? "Arcs above the words look back, arcs below look ahead, small loops look at the token itself. Point at a word, or reach it with arrow keys, to see only where it looks."
-    : "Above, the tokens that look; below, what they look at. Point at a token, or reach it with arrow keys, to see its arcs alone.";
+    ? "Arcs above the words go to earlier tokens, arcs below to later tokens, small loops to the token itself. Point at a word, or move to it with the arrow keys, to see only what it attends to."
+    : "Query tokens are above, key tokens below. Point at a token, or move to it with the arrow keys, to see only its arcs.";
 }
 
-/** "it looks at animal 0.42, street 0.11" */
+/** "it attends to animal 0.42, street 0.11" */
 function told(arcs: Arc[], { side, place }: Focus, rows: string[], columns: string[]): string {
   const ends = arcs.toReversed().slice(0, 5);
   if (side === "row") {
     const seen = ends.map(({ column, weight }) => `${word(columns[column])} ${digits(weight)}`).join(", ");
-    return `${word(rows[place])} looks at ${seen || "nothing much here"}`;
+    return `${word(rows[place])} attends to ${seen || "hardly any token here"}`;
   }
   const from = ends.map(({ row, weight }) => `${word(rows[row])} ${digits(weight)}`).join(", ");
-  return `${word(columns[place])} is looked at by ${from || "nothing much here"}`;
+  return `${word(columns[place])} is attended to by ${from || "hardly any token here"}`;
 }
 
 // Pictures --------------------------------------------------------------------------------------------------------------
@@ -304,7 +304,7 @@ function Tokens(props: {
             transform={`translate(${props.x(place)} ${props.y})`}
             tabindex={step === 0 ? 0 : -1}
             role="img"
-            aria-label={`${word(props.texts[place])}: its arcs alone`}
+            aria-label={`${word(props.texts[place])}: show only its arcs`}
             data-at={`${step},${props.line}`}
             onMouseEnter={on}
             onMouseLeave={off}

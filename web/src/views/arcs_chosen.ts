@@ -16,7 +16,7 @@ export interface Window {
 /** Weights of at least `least`, or the `top` largest of each row. */
 type Rule = { least: number } | { top: number };
 
-/** The token whose arcs alone are drawn: one that looks (a row), or one that is looked at (a column). */
+/** The token whose arcs alone are drawn: a query (a row) or a key (a column). */
 export interface Focus {
   side: "row" | "column";
   place: number;
@@ -48,7 +48,7 @@ export function chosenArcs(
   return focus === null ? arcs : arcs.slice(-MOST_IN_FOCUS);
 }
 
-/** How far tokens look back and ahead in this window: the same whichever of its arcs are drawn. */
+/** How far tokens attend back and ahead in this window: the same whichever of its arcs are drawn. */
 export function reachOf(values: Float32Array, across: number, seen: Window): { back: number; ahead: number } {
   const reach = { back: 0, ahead: 0 };
   for (let row = seen.from; row < seen.to; row++) {

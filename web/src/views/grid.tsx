@@ -43,7 +43,7 @@ export function HeadGrid(): JSX.Element {
       pictures={(drawn) => [sheetOf(sheetRows(heads), drawn)]}
     >
       <GridControls />
-      <div role="group" aria-label="All heads; arrow keys move" onKeyDown={onArrowKey}>
+      <div role="group" aria-label="All heads; move with the arrow keys" onKeyDown={onArrowKey}>
         {order.value === "layers" ? (
           <div class="kinds">
             {kindsOf(exam.value).map((kind) => (
@@ -54,7 +54,7 @@ export function HeadGrid(): JSX.Element {
           <div class="tiles-flat">{heads.map((head) => tile(head, shown(exam.value, head)))}</div>
         )}
         {heads.length === 0 && (
-          <p class="muted">{filtered.value ? "No head passes these filters." : "This examination has no heads."}</p>
+          <p class="muted">{filtered.value ? "No head matches these filters." : "This examination has no heads."}</p>
         )}
       </div>
     </Figure>
@@ -73,8 +73,8 @@ function GridWords({ pictures }: { pictures: Map<string, Thumbnail> | null }): J
   }
   return (
     <>
-      Each picture is the attention of one head on {pictures === null ? "one sentence" : <q>{sentence()}</q>}: rows
-      look, columns are looked at. Choose one to see it in full.
+      Each picture is the attention map of one head on {pictures === null ? "one sentence" : <q>{sentence()}</q>}. Rows
+      are queries, columns are keys. Click one to see it in full.
     </>
   );
 }

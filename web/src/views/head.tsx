@@ -31,7 +31,7 @@ export function HeadView(): JSX.Element {
     <div class="stack">
       {route.value.head !== null && found === null && (
         <p role="alert">
-          There is no head <code>{asked}</code> here; this is the first one.
+          There is no head <code>{asked}</code> in this examination; this is the first one.
         </p>
       )}
       <HeadPage head={head} />
@@ -65,8 +65,8 @@ function HeadPage({ head }: { head: HeadName }): JSX.Element {
             <Neighbours head={head} />
           </div>
           <p class="muted small">
-            Layer {head.layer}, head {head.head} of the {KIND_WORDS[head.kind]}, counted from 0. Arrow keys go to its
-            neighbours.
+            Layer {head.layer}, head {head.head} of the {KIND_WORDS[head.kind]}, counted from 0. Use the arrow keys to
+            go to its neighbours.
           </p>
           <HeadFacts head={head} />
         </div>
@@ -102,7 +102,7 @@ function Maps({ pin: sentence, head, map }: Loaded): JSX.Element {
     <section class="card">
       <h3>Attention</h3>
       <p class="muted">
-        No sentence was kept with this examination, so there is no map to show. One is kept by{" "}
+        No sentence was kept with this examination, so there is no map to show. To keep one:{" "}
         <code>attnworks examine MODEL --pin "a sentence" --out exam/</code>.
       </p>
     </section>
@@ -110,14 +110,14 @@ function Maps({ pin: sentence, head, map }: Loaded): JSX.Element {
 }
 
 const ADDING: Record<string, string> = {
-  roles: "what it looks at",
-  structure: "its nearest structured form",
+  roles: "what it attends to",
+  structure: "its closest structured form",
   saturation: "entropy and gradient",
   sinks: "attention to first tokens and delimiters",
   spectra: "ranks of maps and weights",
-  importance: "how much the loss feels it",
+  importance: "how sensitive the loss is to it",
   ablation: "the loss without it",
-  redundancy: "the head most like it",
+  redundancy: "the most similar head",
   bottleneck: "whether it lacks keys or values",
 };
 
@@ -128,7 +128,7 @@ function More({ of }: { of: Exam }): JSX.Element | null {
   if (missing.length === 0) return null;
   return (
     <p class="muted small">
-      Not measured here: {missing.map(([, words]) => words).join("; ")}. They come with{" "}
+      Not measured here: {missing.map(([, words]) => words).join("; ")}. To measure them:{" "}
       <code>attnworks examine MODEL --measures {missing.map(([name]) => name).join(",")}</code>
     </p>
   );

@@ -11,7 +11,7 @@ export function HeadFacts({ head }: { head: HeadName }): JSX.Element {
     ["Role", roleFact(head)],
     ["Form", formSentence(head)],
     ["Importance", importanceSentence(head)],
-    ["Most like it", twinFact(head)],
+    ["Most similar head", twinFact(head)],
   ];
   const facts = all.filter(([, fact]) => fact !== null);
   return (
@@ -36,7 +36,7 @@ function roleFact(head: HeadName): JSX.Element | null {
   );
 }
 
-/** "band (any weights up to two tokens away): explains 70 %; error 0.251 per query, nothing at all has 0.832" */
+/** "band (any weights up to two tokens away): explains 70 %; error 0.251 per query (zero map: 0.832)" */
 function formSentence(head: HeadName): string | null {
   const of = exam.value;
   const form = formOf(of, head);
@@ -47,7 +47,7 @@ function formSentence(head: HeadName): string | null {
   const explains = share === null ? "" : `: explains ${share}`;
   const named = `${closestName(of, head, form)}${words ? ` (${words})` : ""}${explains}`;
   const numbers = typeof error === "number" ? `; error ${digits(error)} per query` : "";
-  const against = numbers !== "" && typeof nothing === "number" ? `, nothing at all has ${digits(nothing)}` : "";
+  const against = numbers !== "" && typeof nothing === "number" ? ` (zero map: ${digits(nothing)})` : "";
   return `${noFormSentence(of, head) ?? named}${numbers}${against}`;
 }
 
@@ -57,11 +57,10 @@ function importanceSentence(head: HeadName): string | null {
   const parts: string[] = [];
   if (typeof change === "number") {
     const interval = intervalOf(of, "ablation.change", head);
-    const sure = interval === null || interval[0] > 0 || interval[1] < 0 ? "" : " (no certain change)";
+    const sure = interval === null || interval[0] > 0 || interval[1] < 0 ? "" : " (not significant)";
     parts.push(`without it the loss ${change >= 0 ? "rises" : "falls"} by ${digits(Math.abs(change))}${sure}`);
   }
-  if (typeof gradient === "number")
-    parts.push(`the gradient of the loss by its gate is ${digits(gradient)} on average`);
+  if (typeof gradient === "number") parts.push(`sensitivity (mean |dL/d gate|) ${digits(gradient)}`);
   return parts.length > 0 ? parts.join("; ") : null;
 }
 
@@ -73,8 +72,7 @@ function twinFact(head: HeadName): JSX.Element | null {
   return (
     <>
       <a href={linkTo("head", twin.name)}>head {shown(of, twin)}</a>
-      {typeof distance === "number" &&
-        `, at a distance of ${digits(distance)} (0: same attention, 1: nothing in common)`}
+      {typeof distance === "number" && `, distance ${digits(distance)} (0: identical attention, 1: nothing in common)`}
     </>
   );
 }

@@ -25,23 +25,23 @@ export function HeadFit(props: { pin: Pin; head: HeadName; map: Float32Array; fi
   const none = noFormSentence(exam.value, head);
   const panels: [string, Float32Array][] = [
     ["The head", map],
-    [`Nearest ${name}`, fit],
+    [`Closest ${name}`, fit],
     ["Difference", difference],
   ];
   return (
     <Figure
       id="fit"
-      title={`Structure: nearest to ${name}${words ? ` (${words})` : ""}`}
+      title={`Closest structured form: ${name}${words ? ` (${words})` : ""}`}
       words={
         <>
           The error on this sentence is {digits(error)} per query: 0 is a perfect fit, 2 the worst.{" "}
           {none !== null && `Over all sentences: ${none}. `}
-          In the difference, violet is where the head looks more than the form and orange where it looks less; its scale
-          ends at the largest difference.
+          In the difference, violet is where the head attends more than the form, orange where it attends less; the
+          colour scale ends at the largest difference.
         </>
       }
       table={() => ({
-        columns: ["token that looks", "token looked at", "head", form || "form", "difference"],
+        columns: ["query token", "key token", "head", form || "form", "difference"],
         rows: rows.flatMap((query, row) =>
           columns.map((key, column) => {
             const i = row * columns.length + column;
@@ -80,19 +80,19 @@ export function HeadForms({ head }: { head: HeadName }): JSX.Element | null {
   return (
     <Figure
       id="forms"
-      title="Which structured form explains it"
+      title="Fit of each structured form"
       words={
         <>
-          Error per query, mean of all sentences: 0 is a perfect fit, 2 the worst.{" "}
-          {typeof nothing === "number" && `The dashed line is the error of nothing at all (${digits(nothing)}). `}A form
-          that takes longer to describe always fits better.{" "}
+          Error per query, mean over all sentences: 0 is a perfect fit, 2 the worst.{" "}
+          {typeof nothing === "number" && `The dashed line is the error of a zero map (${digits(nothing)}). `}More
+          flexible forms always fit better.{" "}
           {none === null
-            ? "The one in strong colour is best when every form may use the same length."
+            ? "The highlighted form fits best when all forms are given the same description length."
             : `${capital(none)}.`}
         </>
       }
       table={() => ({
-        columns: ["form", "error", "what it is"],
+        columns: ["form", "error", "description"],
         rows: errors.map(([form, error]) => [formName(form), error, formWords(of, form, head.kind)]),
       })}
     >
@@ -104,7 +104,7 @@ export function HeadForms({ head }: { head: HeadName }): JSX.Element | null {
         }))}
         x="error"
         label={`Errors of structured forms for head ${shown(of, head)}`}
-        {...(typeof nothing === "number" ? { reference: { value: nothing, name: "nothing at all" } } : {})}
+        {...(typeof nothing === "number" ? { reference: { value: nothing, name: "zero map" } } : {})}
       />
     </Figure>
   );

@@ -29,12 +29,17 @@ export function HeadMap({ pin, head, map }: { pin: Pin; head: HeadName; map: Flo
       table={() => weightTable(map, rows, columns)}
     >
       <div class="row map-controls">
-        <Choice label="As" options={["matrix", "arcs"]} value={view.value} onChange={(value) => (view.value = value)} />
+        <Choice
+          label="Show as"
+          options={["matrix", "arcs"]}
+          value={view.value}
+          onChange={(value) => (view.value = value)}
+        />
         {view.value === "matrix" && (
           <Choice
-            label="Colours"
+            label="Colour scale"
             options={["even", "lifted"]}
-            words={{ even: "by weight", lifted: "small weights lifted" }}
+            words={{ even: "linear", lifted: "square root" }}
             value={scale.value}
             onChange={(value) => (scale.value = value)}
           />
@@ -52,12 +57,12 @@ export function HeadMap({ pin, head, map }: { pin: Pin; head: HeadName; map: Flo
 /** Of long sentences weights are kept in few levels: |p' - p| <= sqrt(p) / m + 1 / 4m^2. */
 function coarse(coding: Coding | undefined): string | undefined {
   if (coding?.type !== "uint8" || coding.levels === FINE) return undefined;
-  return `The sentence is long, so that weights are kept in ${coding.levels + 1} levels: one near 1 may be off by ${digits(1 / coding.levels)}, smaller ones by less.`;
+  return `The sentence is long, so weights are stored in ${coding.levels + 1} levels: a weight near 1 may be off by ${digits(1 / coding.levels)}, smaller weights by less.`;
 }
 
 function weightTable(map: Float32Array, rows: string[], columns: string[]): Table {
   return {
-    columns: ["row", "token that looks", "column", "token looked at", "weight"],
+    columns: ["row", "query token", "column", "key token", "weight"],
     rows: rows.flatMap((query, row) =>
       columns.map((key, column) => [row, query, column, key, map[row * columns.length + column] ?? null]),
     ),
@@ -71,8 +76,8 @@ export function SmallMap({ head }: { head: HeadName }): JSX.Element {
     <section class="card">
       <h3>Attention</h3>
       <p class="muted">
-        Only a small picture of this head was kept, because all maps together were too large for one page. Rows look,
-        columns are looked at; each dot is the largest weight of a block of tokens.
+        Only a thumbnail of this head was kept, because all maps together were too large for one page. Rows are queries,
+        columns are keys; each dot is the largest weight of a block of tokens.
       </p>
       {picture !== undefined && (
         <div class="small-map">

@@ -19,17 +19,19 @@ export function HeadOffsets({ head }: { head: HeadName }): JSX.Element | null {
   return (
     <Figure
       id="offsets"
-      title="How far away it looks"
-      words="Mean attention by distance, key minus query: -1 is the token before, 0 the token itself, 1 the one after."
+      title="Attention by distance"
+      words="Mean attention by distance (key position minus query position): -1 is the previous token, 0 the token itself, 1 the next token."
       table={() => ({
-        columns: ["distance", "attention", "even attention"],
+        columns: ["distance", "attention", "uniform attention"],
         rows: points.map(({ x, y }, i) => [x, y, even[i]?.y ?? null]),
       })}
     >
       <Curves
         series={[
           { name: `head ${shown(of, head)}`, points },
-          ...(chance.length > 0 ? [{ name: "even attention", points: even, dashed: true, colour: "var(--none)" }] : []),
+          ...(chance.length > 0
+            ? [{ name: "uniform attention", points: even, dashed: true, colour: "var(--none)" }]
+            : []),
         ]}
         x="distance (key minus query)"
         y="attention"

@@ -51,10 +51,10 @@ export function useHeadKeys(head: HeadName): void {
 
 export function Neighbours({ head }: { head: HeadName }): JSX.Element {
   const ways: [Way, string, string][] = [
-    ["before", "←", "head before"],
-    ["after", "→", "head after"],
-    ["lower", "↑", "same head, layer before"],
-    ["upper", "↓", "same head, layer after"],
+    ["before", "←", "previous head"],
+    ["after", "→", "next head"],
+    ["lower", "↑", "same head, previous layer"],
+    ["upper", "↓", "same head, next layer"],
   ];
   return (
     <div class="row neighbours" role="group" aria-label="Other heads">

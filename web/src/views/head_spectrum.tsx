@@ -22,7 +22,7 @@ export function HeadSpectrum({ pin, head }: { pin: Pin; head: HeadName }): JSX.E
     <Figure
       id="spectrum"
       title="Singular values of the map"
-      words="On this sentence. A steep fall means that few directions tell all; one alone means that every token looks at the same places."
+      words="On this sentence. A steep fall means that few directions carry the map; a single non-zero value means that all tokens attend to the same places."
       table={() => ({ columns: ["number", "singular value"], rows: values.map((value, i) => [i + 1, value]) })}
     >
       <Choice
@@ -56,14 +56,14 @@ export function HeadEnergy({ head }: { head: HeadName }): JSX.Element | null {
     <Figure
       id="energy"
       title="Energy of the singular values"
-      words="Mean of all sentences: how much of the map is in this share of its singular values. An early rise means low rank; the dashed line is no rank low at all."
+      words="Mean over all sentences: how much of the energy of the map is in this share of its singular values. An early rise means low rank; dashed: full rank, all values equal."
       table={() => ({ columns: ["share of the values", "energy"], rows: points.map(({ x, y }) => [x, y]) })}
     >
       <Curves
         series={[
           { name: `head ${shown(exam.value, head)}`, points },
           {
-            name: "all values alike",
+            name: "all values equal",
             points: shares.map((share) => ({ x: share, y: share })),
             dashed: true,
             colour: "var(--none)",
@@ -80,8 +80,8 @@ export function HeadEnergy({ head }: { head: HeadName }): JSX.Element | null {
 
 const RANKS = {
   stable_rank: "map, stable rank",
-  rank90_count: "map, values that hold 90 %",
-  rank90: "map, share that holds 90 %",
+  rank90_count: "map, values with 90 % of the energy",
+  rank90: "map, share of values with 90 % of the energy",
   qk_stable: "W_QK, stable rank",
   qk_effective: "W_QK, effective rank",
   qk_norm: "W_QK, norm",
@@ -104,8 +104,8 @@ export function HeadRanks({ head }: { head: HeadName }): JSX.Element | null {
     <section class="card">
       <h3>Ranks</h3>
       <DataTable
-        caption="Of the map, mean of all sentences; of W_QK, which decides where it looks; of W_VO, which decides what it writes"
-        columns={[{ name: "rank" }, { name: "value", numeric: true }, { name: "what it says" }]}
+        caption="Ranks of the map are means over all sentences; W_QK decides what the head attends to, W_VO what it writes"
+        columns={[{ name: "rank" }, { name: "value", numeric: true }, { name: "meaning" }]}
         rows={rows}
       />
     </section>

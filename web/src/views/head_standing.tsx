@@ -41,10 +41,10 @@ export function HeadStanding({ head }: { head: HeadName }): JSX.Element | null {
   return (
     <Figure
       id="standing"
-      title="Among all heads"
-      words="A dot for each head of the model; this one is marked, with its 95 % interval where there is one."
+      title="Compared with all heads"
+      words="One dot per head of the model; this head is marked, with its 95 % interval where there is one."
       table={() => ({
-        columns: ["measure", "value", "low", "high", "place", "of", "what it says", "source"],
+        columns: ["measure", "value", "low", "high", "rank", "of", "meaning", "source"],
         rows: strips.map((strip) => [
           strip.name,
           strip.value,
@@ -59,7 +59,7 @@ export function HeadStanding({ head }: { head: HeadName }): JSX.Element | null {
     >
       <Strips strips={strips} head={head} />
       <details class="small">
-        <summary>What these numbers say</summary>
+        <summary>What these measures mean</summary>
         <dl class="strip-words">
           {strips.map(({ name, found }) => (
             <div key={name}>
@@ -97,7 +97,7 @@ function placeWords(strip: Strip): string {
   const [fromTop, fromBottom] = [placeOf(strip), 1 + strip.others.filter((other) => other.value < strip.value).length];
   const [place, end] = fromTop <= fromBottom ? [fromTop, "highest"] : [fromBottom, "lowest"];
   const alike = strip.others.filter((other) => other.value === strip.value).length - 1;
-  return `${place === 1 ? end : `${ordinal(place)} ${end}`} of ${length}${alike > 0 ? `, with ${alike} more` : ""}`;
+  return `${place === 1 ? end : `${ordinal(place)} ${end}`} of ${length}${alike > 0 ? `, tied with ${alike} more` : ""}`;
 }
 
 function ordinal(n: number): string {

@@ -38,7 +38,7 @@ function modelFacts(of: Exam): [string, string][] {
     ...fact("Architecture", architecture || null),
     ...kindsOf(of).map((kind): [string, string] => [capital(KIND_WORDS[kind]), layersWords(of, kind)]),
     ...fact("Parameters", model.parameters === undefined ? null : whole(model.parameters)),
-    ...fact("Numbers", model.dtype ?? null),
+    ...fact("Precision", model.dtype ?? null),
     ...fact("Reshaped", model.lineage?.reshapes.join("; ") ?? null),
   ];
 }
@@ -56,7 +56,7 @@ function corpusFacts(of: Exam): [string, string][] {
   const sizes = [
     ...(corpus.sentences === undefined ? [] : [counted(corpus.sentences, "sentence")]),
     ...(corpus.tokens === undefined ? [] : [counted(corpus.tokens, "token")]),
-    ...(corpus.longest === undefined ? [] : [`the longest has ${whole(corpus.longest)}`]),
+    ...(corpus.longest === undefined ? [] : [`the longest sentence has ${whole(corpus.longest)}`]),
     ...(corpus.dropped ? [`${whole(corpus.dropped)} left out`] : []),
   ];
   return [...fact("Examined on", corpus.name ?? null), ...fact("Text", sizes.join(", ") || null)];

@@ -11,17 +11,21 @@ interface Role {
 }
 
 const ROLES: Record<string, Role> = {
-  previous: { name: "previous token", sign: "prev", does: "looks at the previous token" },
-  next: { name: "next token", sign: "next", does: "looks at the next token" },
-  self: { name: "the token itself", sign: "self", does: "looks at the token itself" },
-  first: { name: "first token", sign: "first", does: "looks at the first token" },
-  delimiter: { name: "delimiters", sign: "delim", does: "looks at delimiters, such as [SEP] or a full stop" },
-  syntactic: { name: "syntactic head", sign: "syntax", does: "looks at the word that each word hangs on" },
-  rare: { name: "rarest token", sign: "rare", does: "looks at the rarest token of the sentence" },
-  duplicate: { name: "same token elsewhere", sign: "same", does: "looks at the same token elsewhere" },
-  induction: { name: "induction", sign: "induct", does: "looks at what followed the same token before (induction)" },
-  uniform: { name: "everything evenly", sign: "even", does: "looks everywhere nearly alike" },
-  none: { name: "no clear role", sign: "–", does: "plays no role that stands out above chance" },
+  previous: { name: "previous token", sign: "prev", does: "attends to the previous token" },
+  next: { name: "next token", sign: "next", does: "attends to the next token" },
+  self: { name: "the token itself", sign: "self", does: "attends to the token itself" },
+  first: { name: "first token", sign: "first", does: "attends to the first token" },
+  delimiter: { name: "delimiters", sign: "delim", does: "attends to delimiters, such as [SEP] or a full stop" },
+  syntactic: { name: "syntactic head", sign: "syntax", does: "attends to the syntactic head of each word" },
+  rare: { name: "rarest token", sign: "rare", does: "attends to the rarest token of the sentence" },
+  duplicate: { name: "same token elsewhere", sign: "same", does: "attends to the same token at other positions" },
+  induction: {
+    name: "induction",
+    sign: "induct",
+    does: "attends to the token that followed an earlier copy of this token (induction)",
+  },
+  uniform: { name: "all tokens evenly", sign: "uniform", does: "attends to all tokens almost evenly" },
+  none: { name: "no clear role", sign: "–", does: "no clear role" },
 };
 
 const UNKNOWN: Role = { name: "role not measured", sign: "", does: "" };
@@ -30,16 +34,17 @@ function roleOf(label: string, kind: Kind): Role {
   const offset = /^offset (-?\d+)$/.exec(label);
   if (offset !== null) return atOffset(Number(offset[1]), kind);
   return (
-    ROLES[label] ?? (label === "" ? UNKNOWN : { name: label, sign: label.slice(0, 7), does: `plays the role ${label}` })
+    ROLES[label] ?? (label === "" ? UNKNOWN : { name: label, sign: label.slice(0, 7), does: `has the role ${label}` })
   );
 }
 
 function atOffset(offset: number, kind: Kind): Role {
   const far = Math.abs(offset);
   const sign = offset > 0 ? `+${far}` : offset < 0 ? `−${far}` : "";
-  if (offset === 0) return { name: "same position", sign: "pos", does: "looks at the same position of the other text" };
+  if (offset === 0)
+    return { name: "same position", sign: "pos", does: "attends to the same position of the other text" };
   const where = `${far} ${kind === "cross" ? "positions" : "tokens"} ${offset > 0 ? "ahead" : "back"}`;
-  return { name: where, sign, does: `looks ${where}` };
+  return { name: where, sign, does: `attends ${where}` };
 }
 
 /** "" where roles were not measured. */
@@ -64,7 +69,7 @@ export function roleSign(label: string, kind: Kind): string {
   return roleOf(label, kind).sign;
 }
 
-/** "looks at the previous token: 0.93 of its attention; even attention would give 0.08" */
+/** "attends to the previous token: 0.93 of its attention; uniform attention would give 0.08" */
 export function roleSentence(exam: Exam, head: HeadName): string | null {
   const label = labelOf(exam, head);
   if (label === "") return null;
@@ -76,9 +81,9 @@ export function roleSentence(exam: Exam, head: HeadName): string | null {
     return `${does}: right for ${digits(score)} of the tokens; one fixed offset would be right for ${digits(baseline)}`;
   }
   if (label === "uniform") {
-    return `${does}: as if it averaged ${digits(score)} of all tokens it can see (1 is all of them)`;
+    return `${does}: as if it averaged over ${digits(score)} of the tokens it can attend to (1: all of them)`;
   }
-  return `${does}: ${digits(score)} of its attention; even attention would give ${digits(baseline)}`;
+  return `${does}: ${digits(score)} of its attention; uniform attention would give ${digits(baseline)}`;
 }
 
 /** "" where structure was not measured. */
@@ -87,8 +92,8 @@ export function formOf(exam: Exam, head: HeadName): string {
 }
 
 const FORMS: Record<string, string> = {
-  zero: "nothing at all",
-  uniform: "even",
+  zero: "zero map",
+  uniform: "uniform",
   identity: "diagonal",
   offset: "shifted diagonal",
   column: "one column",
@@ -134,11 +139,10 @@ export function noFormSentence(exam: Exam, head: HeadName): string | null {
   const share = explainedShare(exam, head);
   if (closest === "" || closest === "none" || share === null) return "no structured form";
   const explained = Number(ofHead(exam, "structure.explained", head));
-  if (explained <= 0) return "no structured form comes near it: each is further away than nothing at all";
-  if (closest === "uniform") return `no structured form; even attention explains ${share}`;
+  if (explained <= 0) return "no structured form fits it: each has a larger error than a zero map";
+  if (closest === "uniform") return `no structured form; uniform attention explains ${share}`;
   const name = closestName(exam, head, closest);
-  const reason =
-    explained < 0.5 ? "no pattern explains half of it" : "no pattern is worth the length of its description";
+  const reason = explained < 0.5 ? "no pattern explains half of it" : "no pattern is worth its complexity";
   return `${reason}; the closest, ${name}, explains ${share}`;
 }
 
