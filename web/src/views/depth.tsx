@@ -18,13 +18,13 @@ export function DepthView(): JSX.Element {
     <section class="stack">
       <h2>Depth</h2>
       <p class="muted">
-        How the tokens change from layer to layer. Depth 0 is the embedding; depth 1 is what the first layer, layer 0,
-        leaves behind. Shaded bands around a curve are 95 % intervals of the mean over sentences.
+        How the tokens change from layer to layer. Depth 0 is the embedding; depth 1 is the output of the first layer
+        (layer 0). Shaded bands around a curve are 95 % intervals of the mean over sentences.
       </p>
       {kind === undefined ? (
         <p>
-          Nothing was measured along depth.{" "}
-          <code>attnworks examine MODEL --measures rank,residuals,bounds,paths,saturation</code> measures it.
+          Nothing was measured by depth. To measure it:{" "}
+          <code>attnworks examine MODEL --measures rank,residuals,bounds,paths,saturation</code>
         </p>
       ) : (
         <>
@@ -57,16 +57,16 @@ function Exams(): JSX.Element {
     return (
       <p>
         Both examinations are drawn: <b>{nameOf(first)}</b> with solid lines and <b>{nameOf(second)}</b> with dashed
-        ones. Where bounds are drawn, colours tell the two apart, and dashed lines are the bounds.
+        lines. Where there are bounds, the examinations differ in colour, and dashed lines are the bounds.
       </p>
     );
   }
   if (page.value.live !== null) {
-    return <p class="small muted">Cut, project or swap heads in the view Reshape; both models are then drawn here.</p>;
+    return <p class="small muted">Cut, project or swap heads in the Reshape view; both models are then drawn here.</p>;
   }
   return (
     <p class="small muted">
-      To see what skip connections, MLPs and norms do against collapse, examine the model again with{" "}
+      To see how skip connections, MLPs and norms counteract rank collapse, examine the model again with{" "}
       <code>--without skip,mlp --out bare/</code>; <code>attnworks report exam/ bare/</code> then draws both here.
     </p>
   );

@@ -17,7 +17,7 @@ const NORMS: Record<string, string> = {
 export function Sameness({ kind }: { kind: Kind }): JSX.Element {
   const norms = Object.entries(NORMS).map(([norm, name]) => ({ reading: `residuals.${norm}`, name }));
   return (
-    <Part title="Do tokens become the same?" there={isThere(kind, /^(rank|ranks|residuals)\.(?!.*_absolute)/)}>
+    <Part title="Do tokens become identical?" there={isThere(kind, /^(rank|ranks|residuals)\.(?!.*_absolute)/)}>
       <CurveFigure
         id="depth-residual"
         title="How different tokens are"
@@ -27,20 +27,20 @@ export function Sameness({ kind }: { kind: Kind }): JSX.Element {
         y="residual, of the size"
         zero
       >
-        The distance of the tokens from their common mean, as a share of their size. At 0 all tokens have become the
-        same (rank collapse); at 1 they share nothing.
+        The distance of the tokens from their mean, relative to their size. At 0 all tokens are identical (rank
+        collapse); at 1 they have no common part.
       </CurveFigure>
       <CurveFigure
         id="depth-cosine"
-        title="How much tokens point the same way"
+        title="Cosine similarity of tokens"
         kind={kind}
         lines={[{ reading: "rank.cosine", name: "cosine" }]}
         x="depth"
         y="mean cosine"
         zero
       >
-        The mean cosine between two tokens of a sentence. At 1 all of them point the same way; at 0 they have nothing to
-        do with each other.
+        The mean cosine between two tokens of a sentence. At 1 all of them point in the same direction; at 0 they are
+        orthogonal on average.
       </CurveFigure>
       <CurveFigure
         id="depth-norms"
@@ -51,20 +51,20 @@ export function Sameness({ kind }: { kind: Kind }): JSX.Element {
         y="residual, of the size"
         zero
       >
-        The same distance to equal rows, measured in other ways. Where all curves fall together, tokens collapse
-        whichever way one looks; the composite norm is the one of the published proofs.
+        The same distance to equal rows, measured in other norms. Where all curves fall together, tokens collapse in
+        every norm; the composite norm is the one used in the published proofs.
       </CurveFigure>
       <CurveFigure
         id="depth-diameter"
-        title="The two most distant tokens"
+        title="Distance between the two most distant tokens"
         kind={kind}
         lines={[{ reading: "rank.diameter", name: "diameter" }]}
         x="depth"
         y="largest distance"
         zero
       >
-        The largest distance between two tokens of a sentence, in the stream that runs through the layers. A norm sets
-        the scale anew, so compare it between depths with care.
+        The largest distance between two tokens of a sentence, in the residual stream. Layer norms change the scale, so
+        compare depths with care.
       </CurveFigure>
       <CurveFigure
         id="depth-rank"
@@ -80,20 +80,20 @@ export function Sameness({ kind }: { kind: Kind }): JSX.Element {
         y="directions"
         zero
       >
-        How many directions carry the tokens of a sentence. At 1 a single direction carries everything; it cannot be
-        more than the sentence has tokens.
+        The number of directions that carry the tokens of a sentence. At 1 a single direction carries everything; the
+        number of tokens is the maximum.
       </CurveFigure>
       <CurveFigure
         id="depth-second"
-        title="The second direction against the first"
+        title="Second singular value relative to the first"
         kind={kind}
         lines={[{ reading: "ranks.second_ratio", name: "s2 / s1" }]}
         x="depth"
         y="s2 / s1"
         zero
       >
-        The second singular value over the first. At 0 one direction carries everything; at 1 the first two carry the
-        same.
+        The second singular value divided by the first. At 0 one direction carries everything; at 1 the first two
+        directions carry the same.
       </CurveFigure>
     </Part>
   );
@@ -103,7 +103,7 @@ export function Bounds({ kind }: { kind: Kind }): JSX.Element {
   const holds = alongDepth(exam.value, "bounds.composite_holds", kind)?.filter((share) => share !== null) ?? [];
   return (
     <Part
-      title="What can be proved, and what is measured"
+      title="Proved bounds and measured values"
       there={isThere(kind, /^bounds\.(measured|diameter|residual|composite|published)@/)}
     >
       <CurveFigure
@@ -118,8 +118,8 @@ export function Bounds({ kind }: { kind: Kind }): JSX.Element {
         y="largest distance"
         log
       >
-        How far apart the two most distant rows are that the attention of a layer writes, and how far apart they can be
-        at most. The nearer the dashed line, the more the bound says. The scale is logarithmic.
+        The distance between the two most distant rows of the attention output of a layer, and its upper bound. The
+        closer the two lines, the tighter the bound. The scale is logarithmic.
       </CurveFigure>
       <CurveFigure
         id="depth-residual-bound"
@@ -134,12 +134,12 @@ export function Bounds({ kind }: { kind: Kind }): JSX.Element {
         y="composite residual"
         log
       >
-        How different the rows are that the attention of a layer writes. The bound as printed is not true of all input,
-        see <a href={linkTo("claims", "S0.17")}>S0.17</a>.{" "}
+        How different the rows of the attention output of a layer are. The bound as printed does not hold for all
+        inputs, see <a href={linkTo("claims", "S0.17")}>S0.17</a>.{" "}
         {holds.length > 0 && Math.max(...holds) === 0
           ? "The corrected bound is not drawn: the scores of every sentence vary too much for it."
           : holds.length > 0 &&
-            `The corrected bound holds for ${percent(Math.min(...holds))} of the sentences or more.`}{" "}
+            `The corrected bound holds for at least ${percent(Math.min(...holds))} of the sentences.`}{" "}
         The scale is logarithmic.
       </CurveFigure>
     </Part>
@@ -156,30 +156,30 @@ export function Sharpness({ kind }: { kind: Kind }): JSX.Element {
         lines={[{ reading: "saturation.entropy", name: "entropy" }]}
         y="entropy, nats"
       >
-        How evenly heads spread their attention. At 0 one key gets everything; high is even.
+        How evenly heads spread their attention. At 0 one key gets all of it; high values mean even attention.
       </DotFigure>
       <DotFigure
         id="depth-max"
-        title="The largest weight"
+        title="Largest weight"
         kind={kind}
         lines={[{ reading: "saturation.max_weight", name: "largest weight" }]}
         y="largest weight of a row"
       >
-        The mean largest weight of a row. Near 1 a head looks at one token only; low is even attention.
+        The mean largest weight of a row. Near 1 a head attends to one token only; low values mean even attention.
       </DotFigure>
       <DotFigure
         id="depth-jacobian"
-        title="What softmax lets through"
+        title="Sensitivity of the softmax"
         kind={kind}
         lines={[{ reading: "saturation.jacobian", name: "Jacobian" }]}
         y="norm of the Jacobian"
       >
-        How strongly the weights answer to a change of the scores. At 0 the softmax is saturated, and no gradient
+        How strongly the weights respond to a change in the scores. At 0 the softmax is saturated, and no gradient
         reaches queries and keys.
       </DotFigure>
       <DotFigure
         id="depth-scores"
-        title="The size of the scores"
+        title="Size of the scores"
         kind={kind}
         lines={[
           { reading: "saturation.score_rms", name: "measured" },
@@ -187,8 +187,8 @@ export function Sharpness({ kind }: { kind: Kind }): JSX.Element {
         ]}
         y="root mean square"
       >
-        Large scores make sharp attention. Above the dashed line queries and keys have learned to agree; on it, they are
-        as random ones of their size.
+        Large scores make attention sharp. Above the dashed line, queries and keys are aligned; on it, they behave like
+        independent random vectors of the same size.
       </DotFigure>
     </Part>
   );

@@ -12,36 +12,36 @@ export function Paths({ kind }: { kind: Kind }): JSX.Element {
   const paths = counts.map((count, length) => `${whole(count)} of length ${length}`).slice(0, 4);
   const wrote = whoWrote(kind);
   return (
-    <Part title="Which way the output came" there={wrote !== null || isThere(kind, /^paths\.(share|norm|residual)@/)}>
+    <Part title="How the output was made" there={wrote !== null || isThere(kind, /^paths\.(share|norm|residual)@/)}>
       <CurveFigure
         id="depth-share"
-        title="How many attention layers the output passed"
+        title="How many attention layers the output passed through"
         kind={kind}
         lines={[{ reading: "paths.share", name: "share of the output" }]}
-        x="attention layers passed"
+        x="attention layers passed through"
         y="share of the output"
         zero
       >
-        Every way through the network passes some attention layers and goes around the others. High at the left: most of
-        the output came by short ways, which do not collapse.
+        Every path through the network passes through some attention layers and skips the others. High on the left: most
+        of the output came through short paths, which do not collapse.
         {counts.length > 1 &&
           counts.every((count, length) => length === 0 || count > counts[length - 1]!) &&
-          ` There are more long ways than short ones: ${paths.join(", ")}${counts.length > 4 ? ", …" : "."}`}
+          ` There are more long paths than short ones: ${paths.join(", ")}${counts.length > 4 ? ", …" : "."}`}
       </CurveFigure>
       <CurveFigure
         id="depth-paths"
-        title="Size and variety of ways of a length"
+        title="Size and residual of paths by length"
         kind={kind}
         lines={[
-          { reading: "paths.norm", name: "size, of that of the output" },
-          { reading: "paths.residual", name: "what tells tokens apart" },
+          { reading: "paths.norm", name: "size relative to the output" },
+          { reading: "paths.residual", name: "relative residual" },
         ]}
-        x="attention layers passed"
+        x="attention layers passed through"
         y="of the whole"
         zero
       >
-        The size of all ways of a length taken together, and how different tokens still are in them: at 0 they have
-        collapsed. Long ways collapse first.
+        The size of all paths of one length taken together, and how different tokens still are in them (relative
+        residual): at 0 they have collapsed. Long paths collapse first.
       </CurveFigure>
       {wrote}
     </Part>
@@ -95,12 +95,16 @@ function whoWrote(kind: Kind): JSX.Element | null {
   return (
     <Figure
       id="depth-wrote"
-      title={page.value.exams.length > 1 ? `Who wrote the output (${shown.label})` : "Who wrote the output"}
+      title={
+        page.value.exams.length > 1
+          ? `Share of the output by head and MLP (${shown.label})`
+          : "Share of the output by head and MLP"
+      }
       class="depth-wide"
       words={
         <>
-          The share of the output that every head and MLP wrote; the stronger the colour, the more.
-          {opposed && " Below zero it wrote against what the others wrote."} In all: {told.join(", ")}.{" "}
+          The share of the output that each head and MLP wrote; a stronger colour is a larger share.
+          {opposed && " Negative: it wrote against what the others wrote."} In total: {told.join(", ")}.{" "}
           <Sources of={[{ reading: "paths.head" }, { reading: "paths.embedding" }]} kind={kind} />
         </>
       }
