@@ -122,4 +122,4 @@ def test_whole_numbers_have_no_decimals(look: Open, file_page: str) -> None:
 def test_means_of_some_heads_say_of_how_many(look: Open, exams: dict[str, Examination], tmp_path: Path) -> None:
     exam = with_maps(exams["bart"], 90, draw)
     shown = look(page_file(tmp_path / "some.html", [exam], largest=300_000), "#alignment")
-    expect(shown.root.get_by_text(re.compile(r"of the \d+ of \d+ heads whose maps are kept whole"))).to_be_visible()
+    expect(shown.root.get_by_text(re.compile(r"of the \d+ of \d+ heads whose full maps were kept"))).to_be_visible()

@@ -31,14 +31,14 @@ export function AlignmentView(): JSX.Element {
             <BeamTree key={shown.thumbnails} pin={shown} />
           ) : found >= 0 ? (
             <p class="small muted">
-              Of this sentence no beam search was kept.{" "}
+              No beam search was kept for this sentence.{" "}
               <button type="button" class="quiet" onClick={() => choose({ sentence: found })}>
-                Show the one of sentence {found + 1}
+                Show the beam search of sentence {found + 1}
               </button>
             </p>
           ) : (
             <p class="small muted">
-              To see how a beam search found it: <code>attnworks translate RUN --trace trace.json "…"</code>, then{" "}
+              To see the beam search that found it: <code>attnworks translate RUN --trace trace.json "…"</code>, then{" "}
               <code>attnworks report EXAM --trace trace.json</code>.
             </p>
           )}
@@ -64,8 +64,8 @@ function Nothing(): JSX.Element {
     </p>
   ) : (
     <p>
-      Here is no translation. <code>attnworks translate RUN --trace trace.json "…"</code> keeps one with its attention
-      and its beam search; <code>attnworks report EXAM --trace trace.json</code> then shows it here.
+      No translation in this report. <code>attnworks translate RUN --trace trace.json "…"</code> keeps one with its
+      attention and its beam search; <code>attnworks report EXAM --trace trace.json</code> then shows it here.
     </p>
   );
 }
@@ -76,9 +76,9 @@ function Sentences({ of: { tokens, target, translation } }: { of: Pin }): JSX.El
   const written = translation ?? target?.slice(1) ?? [];
   return (
     <dl class="alignment-texts card">
-      <dt class="muted">read</dt>
+      <dt class="muted">source</dt>
       <dd>{text(tokens)}</dd>
-      <dt class="muted">{translation === null ? "text given to the decoder" : "written"}</dt>
+      <dt class="muted">{translation === null ? "target (given to the decoder)" : "translation"}</dt>
       <dd>{text(written)}</dd>
     </dl>
   );
@@ -107,7 +107,7 @@ function Words({ pin: shown }: { pin: Pin }): JSX.Element | null {
   if (alignment === null) return null;
   const { read, written, weights, maps } = alignment;
   const single = heads.find(({ name }) => name === chosen.value);
-  const table = () => matrixTable("word written", weights, written, read);
+  const table = () => matrixTable("target word", weights, written, read);
   return (
     <>
       <div class="row alignment-controls">
@@ -116,39 +116,39 @@ function Words({ pin: shown }: { pin: Pin }): JSX.Element | null {
           label="Lines"
           options={LINES}
           value={lines.value}
-          words={{ strongest: "strongest of each word" }}
+          words={{ strongest: "strongest per word" }}
           onChange={(value) => (lines.value = value)}
         />
         {maps > 0 && maps < taken.length && (
           <p class="small muted">
-            of the {maps} of {taken.length} heads whose maps are kept whole
+            of the {maps} of {taken.length} heads whose full maps were kept
           </p>
         )}
         {single !== undefined && <a href={linkTo("head", single.name)}>More about head {single.name}</a>}
       </div>
       {weights.length === 0 ? (
-        <p class="muted">Of these heads only small pictures were kept.</p>
+        <p class="muted">Only thumbnails of these heads were kept.</p>
       ) : (
         <div class="columns alignment-figures">
           <Figure
             id="alignment-words"
-            title="Which words were looked at for which word"
-            words="Above or left the words read; the others were written. The thicker a line, the more one looked at the other."
+            title="Attention from target words to source words"
+            words="Source words are above or on the left, target words below or on the right. The thicker a line, the larger the attention weight."
             table={table}
           >
-            <WordLines {...alignment} strongest={lines.value === "strongest"} label="Words read and words written" />
+            <WordLines {...alignment} strongest={lines.value === "strongest"} label="Source words and target words" />
           </Figure>
           <Figure
             id="alignment-matrix"
-            title="The same as a matrix"
-            words="A row is a word while it is written, when the decoder knows only the words before it; a column is a word read."
+            title="The same attention as a matrix"
+            words="Each row is the step at which a target word is written, when the decoder knows only the words before it; each column is a source word."
             table={table}
           >
             <Heatmap
               values={weights}
               rows={written}
               columns={read}
-              label="Attention by word written and word read"
+              label="Attention by target word and source word"
               height={460}
             />
           </Figure>
@@ -162,15 +162,15 @@ function Words({ pin: shown }: { pin: Pin }): JSX.Element | null {
 function InWords(alignment: Alignment): JSX.Element {
   return (
     <div class="card">
-      <h3>The same in words</h3>
+      <h3>The same attention as a table</h3>
       <DataTable
-        caption="The words looked at most while each word was written, with their share of the attention"
+        caption="The source words with the most attention for each target word, with their share of it"
         columns={[
-          { name: "place", numeric: true },
-          { name: "written" },
-          { name: "looked at" },
+          { name: "position", numeric: true },
+          { name: "target word" },
+          { name: "source word" },
           { name: "share", numeric: true },
-          { name: "and at" },
+          { name: "next source words" },
         ]}
         rows={alignment.written.map((token, place) => {
           const [first, ...others] = strongestOf(alignment, { side: "written", place }, 3);

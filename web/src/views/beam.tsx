@@ -36,13 +36,13 @@ export function BeamTree({ pin }: { pin: Pin }): JSX.Element {
       words={
         <>
           A beam search writes from left to right and keeps the{" "}
-          {Math.max(...steps.map((step) => step.filter((one) => !one.ended).length))} most probable beginnings at every
-          step, the best on top. The thicker a line, the more probable the word after what stood before it. Filled: the
-          translation. With a dashed frame: given up. Of {all.length - 1} hypotheses {ended.length} ended.
+          {Math.max(...steps.map((step) => step.filter((one) => !one.ended).length))} most probable hypotheses at every
+          step, the best on top. The thicker a line, the more probable the word given the words before it. Filled: the
+          translation. Dashed frame: dropped. {ended.length} of {all.length - 1} hypotheses were completed.
         </>
       }
       table={() => ({
-        columns: ["step", "place", "word", "probability of the word", "log-probability", "state", "text so far"],
+        columns: ["step", "rank", "word", "probability of the word", "log-probability", "state", "text so far"],
         rows: all
           .slice(1)
           .map((one) => [
@@ -57,7 +57,7 @@ export function BeamTree({ pin }: { pin: Pin }): JSX.Element {
       })}
     >
       <div class="beam-box" onMouseLeave={() => (over.value = null)}>
-        <KeyedPlot width={width} height={height} label="Tree of the beam search; arrow keys move in it">
+        <KeyedPlot width={width} height={height} label="Tree of the beam search; move with the arrow keys">
           <g class="plot-text">
             {places.slice(1).map(({ x, width: room }, step) => (
               <text key={step} x={x + room / 2} y={12} text-anchor="middle">
@@ -149,17 +149,17 @@ function classOf(one: Hypothesis, way: Set<Hypothesis>): string {
 }
 
 function stateOf(one: Hypothesis): string {
-  if (one.best) return one.ended ? "the translation" : "begins the translation";
-  return one.ended ? "ended" : one.fruitful ? "begins one that ended" : "given up";
+  if (one.best) return one.ended ? "the translation" : "start of the translation";
+  return one.ended ? "completed" : one.fruitful ? "start of a completed hypothesis" : "dropped";
 }
 
 function sentenceOf(one: Hypothesis): string {
-  if (one.step < 0) return "start: nothing is written yet";
+  if (one.step < 0) return "start: no words yet";
   const logprob = digits(one.logprob).replace("-", "−");
-  const last = one.ended ? "the end" : `“${word(one.token)}”`;
+  const last = one.ended ? "end of sentence" : `“${word(one.token)}”`;
   return (
     `${textOf(one) || "(nothing)"}${one.ended ? " ■" : " …"} ` +
     `log-probability ${logprob}, probability ${percent(Math.exp(one.logprob))}; ` +
-    `${last} after what stood before: ${percent(stepProbability(one))}; ${stateOf(one)}`
+    `${last} given the words before it: ${percent(stepProbability(one))}; ${stateOf(one)}`
   );
 }

@@ -51,7 +51,7 @@ export function WordLines(props: Alignment & { strongest: boolean; label: string
     <div class="word-lines" ref={box}>
       <p class="word-told small" role="status">
         {chosen === null
-          ? "Point at a word, or move with the arrow keys, to see where it looked. A click holds it."
+          ? "Point at a word, or move with the arrow keys, to see its attention. Click to keep it selected."
           : sentenceOf(props, chosen)}
       </p>
       {room > 0 && (
@@ -137,8 +137,8 @@ function sentenceOf(alignment: Alignment, chosen: Chosen): string {
   );
   const own = word(alignment[chosen.side][chosen.place]);
   return chosen.side === "written"
-    ? `While writing “${own}” the model looks at ${three.join(", ")}`
-    : `“${own}” is looked at most while writing ${three.join(", ")}`;
+    ? `While writing “${own}” the model attends to ${three.join(", ")}`
+    : `“${own}” gets the most attention while the model writes ${three.join(", ")}`;
 }
 
 /** All that can be seen, or for every word written just the strongest; sizes of weights, of 1 or of the largest. */
