@@ -38,10 +38,7 @@ export function comparisonOf(before: Exam, after: Exam): Comparison {
     },
     roles,
     curves,
-    notes: [
-      "Both examinations are of this one sentence, so nothing is said about chance.",
-      ...otherText(before, after),
-    ],
+    notes: ["Both examinations use only this sentence, so significance is not tested.", ...otherText(before, after)],
   };
 }
 
@@ -50,7 +47,9 @@ export function otherText(before: Exam, after: Exam): string[] {
   const [was, is] = [before, after].map((exam) => JSON.stringify(exam.pins[0]?.target ?? null));
   return was === is
     ? []
-    : ["The changed model writes another text: numbers of the decoder and of cross-attention are of other words."];
+    : [
+        "The changed model writes a different text, so values of the decoder and of cross-attention come from different words.",
+      ];
 }
 
 function changesIn(reading: string, before: Reading, after: Reading): Change[] {

@@ -38,16 +38,16 @@ export function CompareView(): JSX.Element {
 }
 
 function HowToCompare(): JSX.Element {
-  if (live.changed.value) return <p class="muted">Waiting for the model as it is …</p>;
+  if (live.changed.value) return <p class="muted">Waiting for the original model …</p>;
   return page.value.live !== null ? (
     <p>
-      Nothing is changed yet. Cut, project or swap heads in the view Reshape; the model before and after is then
-      compared here.
+      Nothing has been changed yet. Cut, project or swap heads in the Reshape view; the original and the changed model
+      are then compared here.
     </p>
   ) : (
     <p>
-      This page holds one examination. <code>attnworks report before/ after/ --out report.html</code> compares two: of a
-      model before and after training or reshaping, of two models, or of one model on two texts.
+      This page contains one examination. <code>attnworks report before/ after/ --out report.html</code> compares two:
+      of a model before and after training or reshaping, of two models, or of one model on two texts.
     </p>
   );
 }
@@ -56,10 +56,10 @@ function Headline({ before, after, comparison }: { before: Exam; after: Exam; co
   const { changes, roles, heads, compared } = comparison;
   const judged = changes.some((change) => change.certain !== null);
   const counts: [number, string][] = [
-    [compared, "numbers that both have"],
+    [compared, "measurements in common"],
     [changes.length, "of them differ"],
     ...(judged
-      ? [[changes.filter((change) => change.certain).length, "differ with certainty"] as [number, string]]
+      ? [[changes.filter((change) => change.certain).length, "differ significantly"] as [number, string]]
       : []),
     [heads.compared, "heads compared"],
     ...([
@@ -68,7 +68,7 @@ function Headline({ before, after, comparison }: { before: Exam; after: Exam; co
       [heads.not_compared, "heads not compared"],
     ].filter(([count]) => count !== 0) as [number, string][]),
     ...(heads.roles_compared > 0
-      ? [[roles.length, `of ${whole(heads.roles_compared)} compared heads have another role`] as [number, string]]
+      ? [[roles.length, `of ${whole(heads.roles_compared)} compared heads have a different role`] as [number, string]]
       : []),
   ];
   return (
@@ -76,9 +76,8 @@ function Headline({ before, after, comparison }: { before: Exam; after: Exam; co
       <p>
         From <b>{before.label}</b> to <b>{after.label}</b>.{" "}
         {comparison.nothing_changed
-          ? "Nothing changed: all readings are the same."
-          : judged &&
-            "Certain is what chance does not explain, with 5 % of false discoveries among all numbers compared."}
+          ? "Nothing changed: all measurements are the same."
+          : judged && "Significant: at a false discovery rate of 5 % over all measurements compared."}
       </p>
       <ul class="compare-counts">
         {counts.map(([count, words]) => (
@@ -143,7 +142,7 @@ function described({ label, model, corpus }: Exam): [string, string][] {
     ["heads", kinds.map(([kind]) => `${heads(kind)} ${KIND_WORDS[kind]}`).join(", ")],
     ["parameters", text(model.parameters)],
     ["reshaped", model.lineage?.reshapes.join("; ") ?? ""],
-    ["number type", text(model.dtype)],
+    ["precision", text(model.dtype)],
     ["run without", Array.isArray(model["without"]) ? model["without"].join(", ") : ""],
     ["text", text(corpus.name)],
     ["sentences", text(corpus.sentences)],

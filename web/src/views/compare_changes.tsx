@@ -13,9 +13,9 @@ export function Roles({ after, roles }: { after: Exam; roles: Comparison["roles"
   const wordsOf = (head: string, label: string): string => roleName(label, parseHead(after, head)?.kind ?? "encoder");
   return (
     <div class="card">
-      <h3>Heads with another role</h3>
+      <h3>Heads with a different role</h3>
       <DataTable
-        caption="What each head does, before and after"
+        caption="Role of each head, before and after"
         columns={[{ name: "head" }, { name: "before" }, { name: "after" }]}
         rows={roles.map(({ head, head_after, before, after }) => ({
           key: head,
@@ -44,9 +44,9 @@ export function Changes({ after, changes }: { after: Exam; changes: Change[] }):
     parseHead(after, where) === null ? {} : { href: linkTo("head", where, { exam: 1 }) };
   return (
     <div class="card">
-      <h3>{judged ? "What changed most surely" : "What changed most"}</h3>
+      <h3>{judged ? "Most significant changes" : "Largest changes"}</h3>
       <div class="row compare-filter">
-        <Labelled label="Only with">
+        <Labelled label="Filter">
           <input
             type="search"
             placeholder="entropy enc.3"
@@ -59,7 +59,7 @@ export function Changes({ after, changes }: { after: Exam; changes: Change[] }):
             label="Show"
             options={CERTAINTY}
             value={wanted.value}
-            words={{ all: "all", certain: "only certain" }}
+            words={{ all: "all", certain: "only significant" }}
             onChange={(value) => (wanted.value = value)}
           />
         )}
@@ -69,20 +69,18 @@ export function Changes({ after, changes }: { after: Exam; changes: Change[] }):
       </div>
       <DataTable
         caption={
-          judged
-            ? "The most certain first; margin is half of the 95 % interval"
-            : "The largest change first, as a share of the number before"
+          judged ? "Most significant first; the margin is half of the 95 % interval" : "Largest relative change first"
         }
         columns={[
           { name: "where" },
-          { name: "reading" },
+          { name: "measure" },
           { name: "before", numeric: true },
           { name: "after", numeric: true },
           { name: "difference", numeric: true },
           ...(judged
             ? [
                 { name: "margin", numeric: true, words: "half of the 95 % interval of the difference" },
-                { name: "certain", words: "not explained by chance, among all numbers compared" },
+                { name: "significant", words: "at a false discovery rate of 5 % over all measurements compared" },
               ]
             : []),
         ]}
@@ -94,7 +92,7 @@ export function Changes({ after, changes }: { after: Exam; changes: Change[] }):
             change.before,
             change.after,
             change.difference,
-            ...(judged ? [change.margin, change.certain === null ? "not known" : change.certain ? "yes" : "no"] : []),
+            ...(judged ? [change.margin, change.certain === null ? "unknown" : change.certain ? "yes" : "no"] : []),
           ],
           ...link(change.where_after),
         }))}

@@ -31,7 +31,7 @@ export function DepthCompared({
   return (
     <Figure
       id="compare-depth"
-      title={`Along depth: ${measureWords(name)}`}
+      title={`By depth: ${measureWords(name)}`}
       words={
         <>
           {found !== null && (
@@ -52,7 +52,7 @@ export function DepthCompared({
       })}
     >
       <Picker
-        label="Reading"
+        label="Curve"
         options={curves.map(({ reading: text }) => ({ value: text, text: measureWords(text).replace("@", ", ") }))}
         value={curve.reading}
         onChange={(text) => (chosen.value = text)}
@@ -66,7 +66,7 @@ export function DepthCompared({
         y={measureWords(name)}
         whole
         zero
-        label={`${measureWords(name)} along depth, before and after`}
+        label={`${measureWords(name)} by depth, before and after`}
       />
     </Figure>
   );

@@ -78,7 +78,7 @@ export function HeadsCompared({
         <GridFigure
           shows="difference"
           title={`${title}, after minus before`}
-          words={`Violet: it rose. Orange: it fell. As pale as the page: as before.${lackingWords(cells)}`}
+          words={`Violet: increase. Orange: decrease. Background colour: no change.${lackingWords(cells)}`}
           kind={kind}
           cells={cells}
           most={largest}
@@ -141,9 +141,9 @@ function cellsOf(matches: HeadMatch[], kind: Kind): Place[] {
 /** What stands in the place of a difference. */
 function lackingWords(cells: Cell[]): string {
   const words = {
-    cut: " cut: one of the models does not have this head any more.",
-    new: " new: the head was added to one of the models.",
-    "not compared": " A dash: it is not known which head of the other model this is.",
+    cut: " “cut”: the head was removed from one of the models.",
+    new: " “new”: the head was added to one of the models.",
+    "not compared": " A dash: the matching head of the other model is not known.",
   };
   return Object.entries(words)
     .filter(([state]) => cells.some((cell) => cell.state === state))

@@ -65,12 +65,12 @@ function NoPair({ live }: { live: boolean }): JSX.Element {
   return (
     <p class="small muted">
       {live ? (
-        "The changed model writes another translation, so that these maps have other rows. Take a head of the encoder."
+        "The changed model writes a different translation, so these maps have different rows. Choose a head of the encoder."
       ) : (
         <>
-          No sentence was kept by both examinations with the same words on both sides:{" "}
-          <code>attnworks examine MODEL --pin "…"</code> keeps one, and the maps of a head before and after are then
-          shown here.
+          The two examinations have no sentence with the same tokens in common:{" "}
+          <code>attnworks examine MODEL --pin "…"</code> keeps one; with the same sentence in both, the maps of a head
+          before and after are shown here.
         </>
       )}
     </p>
@@ -100,7 +100,7 @@ function MapPair({ pair, head }: { pair: [Pin, Pin]; head: HeadOfBoth }): JSX.El
   const { rows, columns } = maps;
   const [one, other] = maps.both;
   if (!one || !other || one.length !== other.length) {
-    return <p class="muted">Only a small picture of this head was kept on one side; take another head.</p>;
+    return <p class="muted">Only a thumbnail of this head was kept in one examination; choose another head.</p>;
   }
   const shift = other.map((weight, place) => weight - (one[place] ?? 0));
   const moved = shift.reduce((sum, difference) => sum + Math.abs(difference), 0) / 2 / Math.max(1, rows.length);
@@ -118,10 +118,10 @@ function MapPair({ pair, head }: { pair: [Pin, Pin]; head: HeadOfBoth }): JSX.El
           title={title}
           words={
             values === shift
-              ? `Violet gained weight, orange lost it; ${digits(100 * moved)} % of the attention moved.`
-              : "Rows attend to columns; the stronger the colour, the more weight."
+              ? `Violet: more weight after. Orange: less. ${digits(100 * moved)} % of the attention moved.`
+              : "Rows are queries, columns are keys; a stronger colour is a larger weight."
           }
-          table={() => matrixTable("row", values, rows, columns)}
+          table={() => matrixTable("query token", values, rows, columns)}
         >
           <Heatmap values={values} rows={rows} columns={columns} {...scaled} label={title} height={380} />
         </Figure>
