@@ -235,7 +235,7 @@ def test_advice_and_receipts_tell_intervals_and_the_loss_at_length(look: Open, f
         "Nothing makes the whole model measurably faster: leave it as it is, or ask for longer texts. One layer can be "
         "swapped: attention takes 70 % of its time (65 % to 75 %); the whole model has no measurable gain",
         "On texts of up to 128 tokens the loss goes from 2.50 to 2.51 (+0.010); on single sentences from 2.25 to 2.25",
-        "The loss (mlm) on texts of up to 87 tokens was expected to rise by 0.100 and did rise by 0.250",
+        "The loss (mlm) on texts of up to 87 tokens was predicted to rise by 0.100 and rose by 0.250",
         "-20 % (95 % interval 0.700 to 0.900)",
     ):
         expect(main).to_contain_text(told)

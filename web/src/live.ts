@@ -68,7 +68,7 @@ function start(): void {
 function change(changes: Changes): void {
   live.changes.value = changes;
   ask(0);
-  if (state.value === "idle") live.error.value = "Type a sentence first: changes are shown on one.";
+  if (state.value === "idle") live.error.value = "Type a sentence first: changes are shown on a sentence.";
 }
 
 /** Asks about text and changes as they are when `pause` milliseconds have passed; a question before it is forgotten. */
@@ -147,7 +147,7 @@ function show(text: string, changes: Changes, now: Answer): void {
   const base = known !== null && known.text === text ? known.answer : null;
   const exams =
     changesAnything(changes) && base !== null
-      ? [labelled(base.exam, "as it is"), labelled(now.exam, "changed")]
+      ? [labelled(base.exam, "original"), labelled(now.exam, "changed")]
       : [now.exam];
   if (begins) lookAtSecond();
   batch(() => {

@@ -58,7 +58,7 @@ function State(): JSX.Element {
   const wrong = live.error.value !== null;
   const told = {
     idle: took === null ? "" : `answered in ${took} ms`,
-    looking: "asking …",
+    looking: "running the model …",
     measuring: took === null ? "measuring …" : `answered in ${took} ms, measuring …`,
     waiting: "the server is busy, waiting …",
   }[live.state.value];
@@ -67,7 +67,7 @@ function State(): JSX.Element {
       <span class="live-dot" aria-hidden="true" />
       <span>
         {live.text.value.trim() === ""
-          ? "nothing typed; below is the sentence before"
+          ? "empty: still showing the previous sentence"
           : wrong
             ? ""
             : `${tokens ?? "-"} of ${most} tokens`}

@@ -13,7 +13,7 @@ export function OutputsPanel({ outputs, changed }: { outputs: Outputs; changed: 
           <p class="outputs-words">{words}</p>
           {changed ? (
             <div class="columns outputs-both">
-              <Said title="as it is" items={before} others={before} />
+              <Said title="original" items={before} others={before} />
               <Said title="changed" items={after} others={before} />
             </div>
           ) : (
@@ -23,8 +23,8 @@ export function OutputsPanel({ outputs, changed }: { outputs: Outputs; changed: 
       )}
       {changed && (
         <p class="outputs-moved">
-          The last layer moved by <strong>{percent(moved)}</strong> of its size
-          {before.length > 0 && ` · ${sameTexts(before, after) ? "it says the same" : "it says something else"}`}
+          The output of the last layer changed by <strong>{percent(moved)}</strong> of its norm
+          {before.length > 0 && ` · ${sameTexts(before, after) ? "same output" : "different output"}`}
         </p>
       )}
     </div>

@@ -13,8 +13,8 @@ export function ReshapeView(): JSX.Element {
       <header>
         <h2>Reshape</h2>
         <p class="muted">
-          Which heads can go, where capacity is missing, which cheaper attention would do, and what became of the model
-          where that was done.
+          Which heads can be removed, where capacity is missing, which cheaper attention would do, and the results of
+          changes already made.
         </p>
       </header>
       {page.value.live !== null && <LivePart host={page.value.live} />}

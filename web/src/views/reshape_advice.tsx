@@ -20,8 +20,8 @@ export function AdvicePart({ advice }: { advice: Advice | null }): JSX.Element {
       <h3 id="reshape-advice">Cheaper attention: error against speed</h3>
       {advice === null ? (
         <p class="muted">
-          No advice was given to this page. <code>attnworks advise MODEL --length 1024 --json &gt; advice.json</code>{" "}
-          tries every mechanism in every layer; <code>attnworks report EXAM --advice advice.json</code> shows it here.
+          This page contains no advice. <code>attnworks advise MODEL --length 1024 --json &gt; advice.json</code> tries
+          every mechanism in every layer; <code>attnworks report EXAM --advice advice.json</code> shows it here.
         </p>
       ) : (
         <Advised advice={advice} />
@@ -50,13 +50,13 @@ function Advised({ advice }: { advice: Advice }): JSX.Element {
       "layer",
       "mechanism",
       "error",
-      "times faster",
-      "95 % from",
-      "95 % to",
+      "speed-up",
+      "95 % low",
+      "95 % high",
       "seconds",
       "FLOPs",
       "chosen",
-      "why not",
+      "reason",
     ],
     rows: trials.map((trial) => [
       trial.slot,
@@ -79,10 +79,10 @@ function Advised({ advice }: { advice: Advice }): JSX.Element {
           title={`Error and speed at ${advice.length.toLocaleString("en-US")} positions`}
           words={
             <>
-              A point is a mechanism in a layer: good ones are to the left and high. Rings mark the mix that is advised.
-              The line is the error that a mix may have over all layers, as root mean square:{" "}
-              {percent(advice.max_error)}; one layer may be to the right of it if others keep what they have. Errors are
-              relative ones of attention, measured on text of up to {whole(advice.tried_at)} tokens.
+              Each point is a mechanism in one layer; good ones are at the top left. Rings mark the advised mix. The
+              line is the largest error allowed for a mix, as root mean square over all layers:{" "}
+              {percent(advice.max_error)}; a single layer may be to the right of it if other layers stay unchanged.
+              Errors are relative errors of attention, measured on texts of up to {whole(advice.tried_at)} tokens.
             </>
           }
           table={table}
@@ -97,7 +97,7 @@ function Advised({ advice }: { advice: Advice }): JSX.Element {
               ring: isChosen(advice, trial),
             }))}
             x="relative error of attention"
-            y="times faster"
+            y="speed-up"
             logX
             logY
             {...(advice.max_error > 0 ? { lineX: advice.max_error } : {})}
@@ -106,13 +106,13 @@ function Advised({ advice }: { advice: Advice }): JSX.Element {
         </Figure>
         <div class="card">
           <DataTable
-            caption="All that was tried"
+            caption="All trials"
             columns={[
               { name: "layer" },
               { name: "mechanism" },
               { name: "error", numeric: true, words: "relative error of the output of attention" },
-              { name: "times faster", numeric: true },
-              { name: "95 % interval", words: "of times faster, over the rounds in which both took turns" },
+              { name: "speed-up", numeric: true },
+              { name: "95 % interval", words: "of the speed-up, over rounds in which both were timed in turn" },
               { name: "verdict" },
             ]}
             rows={trials.map((trial) => ({
@@ -151,8 +151,8 @@ function Verdict({ advice }: { advice: Advice }): JSX.Element {
                 : "Nothing makes the whole model measurably faster: leave it as it is, or ask for longer texts. "}
               {mix.length === 1 ? "One layer" : `${mix.length} layers`} can be swapped: {times(advice)}.
             </strong>{" "}
-            Brackets hold 95 % intervals. The error over all layers is {percent(advice.error)}, of at most{" "}
-            {percent(advice.max_error)}. {losses(advice)}
+            95 % intervals are in brackets. The error over all layers is {percent(advice.error)} (limit{" "}
+            {percent(advice.max_error)}). {losses(advice)}
           </p>
           <ul class="reshape-done">
             {mix.map(([slot, spec]) => (
@@ -163,7 +163,7 @@ function Verdict({ advice }: { advice: Advice }): JSX.Element {
           </ul>
           {advice.command && (
             <p>
-              {pays(advice) ? "Command" : "Command, if you want it anyway"}: <code>{advice.command}</code>
+              {pays(advice) ? "Command" : "Command to apply it anyway"}: <code>{advice.command}</code>
             </p>
           )}
         </>
@@ -240,7 +240,7 @@ function isChosen(advice: Advice, { slot, spec }: Trial): boolean {
 
 /** Errors are limited as the root mean square of all layers, so one layer alone may have more than the limit. */
 function verdict(advice: Advice, trial: Trial): string {
-  if (trial.reason !== null) return `cannot be: ${trial.reason}`;
+  if (trial.reason !== null) return `not possible: ${trial.reason}`;
   if (isChosen(advice, trial)) return "advised";
   const mostAlone = advice.max_error * Math.sqrt(advice.present.length);
   if (trial.error !== null && trial.error > mostAlone) return "error too large, even alone";

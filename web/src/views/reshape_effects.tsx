@@ -15,8 +15,8 @@ const OF_HEADS = [
   ["saturation.max_weight", "mean largest weight"],
 ] as const;
 const OF_DEPTH = [
-  ["rank.residual", "residual at the end"],
-  ["rank.stable", "stable rank at the end"],
+  ["rank.residual", "residual after the last layer"],
+  ["rank.stable", "stable rank after the last layer"],
 ] as const;
 const MOST_HEADS = 8;
 
@@ -73,15 +73,15 @@ export function ResidualsSeen(): JSX.Element | null {
       const points = values?.map((y, x) => ({ x, y })) ?? [];
       return values === null ? [] : [{ name: `${KIND_WORDS[kind]} ${name}`.trim(), points, colour, dashed }];
     };
-    return before === null ? of(after, "", false) : [...of(before, "as it is", true), ...of(after, "changed", false)];
+    return before === null ? of(after, "", false) : [...of(before, "original", true), ...of(after, "changed", false)];
   });
   const depths = Math.max(0, ...series.map(({ points }) => points.length));
   return (
     <Figure
       id="reshape-live-residual"
-      title="How different the tokens stay, by depth"
-      words={`The relative residual: 0 means that all tokens have become the same.${
-        before === null ? "" : " Dashed is the model as it is."
+      title="How different tokens remain, by depth"
+      words={`The relative residual: 0 means that all tokens are identical.${
+        before === null ? "" : " Dashed: the original model."
       }`}
       table={() => ({
         columns: ["depth", ...series.map(({ name }) => name)],
@@ -91,7 +91,7 @@ export function ResidualsSeen(): JSX.Element | null {
         ]),
       })}
     >
-      <Curves series={series} x="depth" y="residual" whole label="Residual by depth, as it is and changed" />
+      <Curves series={series} x="depth" y="residual" whole label="Residual by depth, original and changed" />
     </Figure>
   );
 }

@@ -39,41 +39,41 @@ interface Judgement {
 
 const NO_GROWTH = {
   listed: ({ value }: Judged): boolean => value > 0,
-  nowhere: "Nowhere would growing pay: what some sentences promise, others do not confirm.",
+  nowhere: "Growing would not help anywhere: gains on some sentences are not confirmed on others.",
 };
 
 const JUDGEMENTS: Judgement[] = [
   {
     name: "ablation.change",
     title: "Loss without the head",
-    low: "These heads can go first",
-    high: "These heads matter most",
+    low: "Heads to remove first",
+    high: "Most important heads",
     command: "attnworks prune MODEL --by ablation --keep 0.75 --out NEW",
   },
   {
     name: "importance.gradient",
-    title: "How much the loss feels the head",
-    low: "These heads can go first",
-    high: "These heads matter most",
+    title: "Sensitivity of the loss to the head",
+    low: "Heads to remove first",
+    high: "Most important heads",
     command: "attnworks prune MODEL --by gradient --keep 0.75 --out NEW",
   },
   {
     name: "bottleneck.keys",
-    title: "What more keys would bring",
+    title: "Gain from more keys",
     high: "More keys would help most here",
     command: "attnworks grow MODEL --add 8 --kinds keys --out NEW",
     ...NO_GROWTH,
   },
   {
     name: "bottleneck.values",
-    title: "What more values would bring",
+    title: "Gain from more values",
     high: "More values would help most here",
     command: "attnworks grow MODEL --add 8 --kinds values --out NEW",
     ...NO_GROWTH,
   },
   {
     name: "bottleneck.heads",
-    title: "What one more head would bring",
+    title: "Gain from one more head",
     high: "One more head would help most here",
     command: "attnworks grow MODEL --add 1 --kinds heads --out NEW",
     ...NO_GROWTH,
@@ -81,16 +81,17 @@ const JUDGEMENTS: Judgement[] = [
   {
     name: "redundancy.nearest",
     title: "Distance to the most similar head",
-    low: "These heads have a twin",
+    low: "Heads most similar to another head",
     command: "attnworks prune MODEL --by redundancy --keep 0.75 --out NEW",
   },
   {
     name: "structure.explained",
-    title: "Share that a fixed form explains",
-    high: "A fixed form could stand for these heads",
+    title: "Share explained by a fixed form",
+    high: "Heads that a fixed form could replace",
     command: "attnworks project MODEL --heads HEADS --out NEW",
     listed: ({ name }) => hasForm(name),
-    nowhere: "No head has a structured form that is worth its length and explains at least half of the attention.",
+    nowhere:
+      "No head has a structured form that is worth its description length and explains at least half of the attention.",
   },
 ];
 const MOST_BARS = 10;
@@ -114,7 +115,7 @@ export function HeadsPart(): JSX.Element {
   );
   return (
     <section class="stack" aria-labelledby="reshape-heads">
-      <h3 id="reshape-heads">Heads: what can go, and where more is needed</h3>
+      <h3 id="reshape-heads">Heads: what can be removed, and where capacity is missing</h3>
       {measured !== undefined && (
         <>
           <Picker
@@ -128,9 +129,9 @@ export function HeadsPart(): JSX.Element {
       )}
       {missing.length > 0 && page.value.live === null && (
         <p class="muted">
-          {measured === undefined ? "No measure of importance was taken." : `Not measured: ${missing.join(", ")}.`} This
-          adds what is missing: <code>{MORE}</code>, with <code>--objective lm</code>, <code>mlm</code>,{" "}
-          <code>seq2seq</code> or <code>embedding</code> where the model's own is not what counts.
+          {measured === undefined ? "Importance was not measured." : `Not measured: ${missing.join(", ")}.`} To measure
+          what is missing: <code>{MORE}</code>, with <code>--objective lm</code>, <code>mlm</code>, <code>seq2seq</code>{" "}
+          or <code>embedding</code> for an objective other than the model's own.
         </p>
       )}
     </section>
@@ -174,7 +175,7 @@ function Measured({ judgement }: { judgement: Judgement }): JSX.Element {
           telling.length > 0 &&
           !live.changed.value && (
             <>
-              To do something about it: <code>{command.replace("HEADS", nearest(telling))}</code>
+              Next: <code>{command.replace("HEADS", nearest(telling))}</code>
             </>
           )
         }
@@ -247,7 +248,7 @@ function Cells({ name, values }: { name: string; values: number[] }): JSX.Elemen
   const width = Math.max(...rows.map(({ cells }) => cells.length));
   return (
     <HeadCells
-      label={`${name}, layers down, heads across`}
+      label={`${name}, rows are layers, columns are heads`}
       columns={byHead ? Array.from({ length: width }, (_, head) => `${head}`) : ["layer"]}
       rows={rows}
       most={Math.max(...values)}
@@ -271,9 +272,9 @@ function judged(examined: Exam, name: string): Judged[] {
 }
 
 function measureUnit(name: string): string {
-  if (name.startsWith("bottleneck.")) return "fall of the loss per 1000 parameters";
+  if (name.startsWith("bottleneck.")) return "decrease of the loss per 1000 parameters";
   const units: Record<string, string> = {
-    "ablation.change": "rise of the loss",
+    "ablation.change": "increase of the loss",
     "importance.gradient": "mean |dL/d gate|",
     "structure.explained": "share explained",
   };

@@ -40,10 +40,10 @@ export function LivePart({ host }: { host: Live }): JSX.Element {
             <div class="row reshape-tools">
               {forms.length > 0 && (
                 <Choice
-                  label="A click"
+                  label="On click"
                   options={["cut", "project"] as const}
                   value={tool}
-                  words={{ cut: "cuts a head", project: "gives it a form" }}
+                  words={{ cut: "cut the head", project: "project it onto a form" }}
                   onChange={setTool}
                 />
               )}
@@ -67,9 +67,9 @@ export function LivePart({ host }: { host: Live }): JSX.Element {
               }}
             />
             <p class="small muted">
-              A second click gives the head back. The list of a layer gives it another mechanism. Arrow keys move, Enter
-              does what a click does, <kbd>c</kbd> cuts, <kbd>p</kbd> gives the form, <kbd>o</kbd> opens the head. The
-              model on disk stays as it is.
+              A second click restores the head. The list of a layer replaces its mechanism. Arrow keys move, Enter acts
+              like a click, <kbd>c</kbd> cuts, <kbd>p</kbd> projects, <kbd>o</kbd> opens the head. The model on disk is
+              not changed.
             </p>
           </div>
           <MeasuresSeen />

@@ -69,7 +69,7 @@ function ReceiptCard({ receipt, place }: { receipt: Receipt; place: number }): J
         <summary>
           {done.length === 0
             ? "Nothing was changed"
-            : `What was done, in ${done.length} ${done.length === 1 ? "place" : "places"}`}
+            : `Changes in ${done.length} ${done.length === 1 ? "place" : "places"}`}
         </summary>
         <ul class="reshape-done">
           {done.map(([where, what]) => (
@@ -81,7 +81,7 @@ function ReceiptCard({ receipt, place }: { receipt: Receipt; place: number }): J
       </details>
       <Facts facts={receipt.facts} />
       <p class="small muted">
-        Took {digits(receipt.seconds)} s. FLOPs are those of attention for {whole(receipt.length)} tokens.
+        This change took {digits(receipt.seconds)} s. FLOPs are those of attention over {whole(receipt.length)} tokens.
       </p>
     </Figure>
   );
@@ -122,15 +122,19 @@ function said({ loss: ofSentences, loss_at_length: long, objective }: Receipt): 
   const healed =
     loss.healed === null
       ? ""
-      : ` Healing brought it to ${digits(loss.healed)}, ${loss.healed <= loss.before ? "below" : "above"} the start.`;
+      : ` Healing brought it to ${digits(loss.healed)}, ${loss.healed <= loss.before ? "below" : "above"} the original loss.`;
   return (
-    `The loss (${objective})${where} was expected to ${moves(expected)} and did ${came === expected ? "so" : moves(came)}: ` +
+    `The loss (${objective})${where} was predicted to ${moves(expected)} and ${came === expected ? "did so" : moved(came)}: ` +
     `the prediction was off by ${digits(Math.abs(loss.after - loss.predicted))}.${healed}`
   );
 }
 
 function moves(by: number): string {
-  return by === 0 ? "stay" : `${by > 0 ? "rise" : "fall"} by ${digits(Math.abs(by))}`;
+  return by === 0 ? "stay the same" : `${by > 0 ? "rise" : "fall"} by ${digits(Math.abs(by))}`;
+}
+
+function moved(by: number): string {
+  return by === 0 ? "stayed the same" : `${by > 0 ? "rose" : "fell"} by ${digits(Math.abs(by))}`;
 }
 
 function Sizes({ receipt }: { receipt: Receipt }): JSX.Element {

@@ -90,7 +90,7 @@ function HeadSwitch(props: {
       aria-pressed={state !== null}
       aria-label={called}
       aria-disabled={onPick === null}
-      title={onPick === null ? "it cannot have this form" : called}
+      title={onPick === null ? "it cannot be projected onto this form" : called}
       data-head={head.name}
       data-at={at}
       tabIndex={first ? 0 : -1}
@@ -111,14 +111,14 @@ function LayerPicker(props: { slot: string; mechanisms: string[]; changes: Chang
       {props.mechanisms.length > 0 && (
         <select
           class={now === AS_IT_IS ? "" : "switches-swapped"}
-          title={now === AS_IT_IS ? "as it is" : now}
+          title={now === AS_IT_IS ? "unchanged" : now}
           aria-label={`mechanism of layer ${slot}`}
           value={now}
           onChange={({ currentTarget: { value } }) =>
             live.change(swap(live.changes.value, slot, value === AS_IT_IS ? null : value))
           }
         >
-          <option value={AS_IT_IS}>as it is</option>
+          <option value={AS_IT_IS}>unchanged</option>
           {props.mechanisms.map((mechanism) => (
             <option key={mechanism} value={mechanism}>
               {short(mechanism)}
