@@ -64,7 +64,7 @@ def test_the_list_of_keys(visit: Open, file_page: str) -> None:
 
 def test_the_list_of_keys_is_closed_in_a_notebook(look: Open, notebook_page: str) -> None:
     shown = look(notebook_page, framed=True)
-    shown.button("Keys", exact=True).click()
+    shown.button("Keyboard shortcuts", exact=True).click()
     shown.button("Close", exact=True).click()
     expect(shown.root.get_by_role("dialog")).not_to_be_visible()
 

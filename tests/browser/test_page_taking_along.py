@@ -57,7 +57,7 @@ def test_every_figure_of_a_view(visit: Open, file_page: str, address: str) -> No
 def test_copies_and_tables(look: Open, file_page: str) -> None:
     shown = look(file_page, "#depth")
     shown.page.context.grant_permissions(["clipboard-read", "clipboard-write"])
-    shown.button("Copy the numbers").first.click()
+    shown.button("Copy the data").first.click()
     expect(shown.root.get_by_text("copied").first).to_be_visible()
     assert "," in shown.root.evaluate("() => navigator.clipboard.readText()")
     tables = shown.root.get_by_role("table").count()

@@ -48,7 +48,7 @@ export function App(): JSX.Element {
   return (
     <>
       <a class="skip" href="#main" onClick={(event) => (event.preventDefault(), main.current?.focus())}>
-        To the content
+        Skip to content
       </a>
       <header class="top">
         <div class="top-line">
@@ -63,7 +63,12 @@ export function App(): JSX.Element {
             >
               {theme.value === "dark" ? "☀" : "☾"}
             </button>
-            <button type="button" class="quiet" aria-label="Keys" onClick={() => help.current?.showModal()}>
+            <button
+              type="button"
+              class="quiet"
+              aria-label="Keyboard shortcuts"
+              onClick={() => help.current?.showModal()}
+            >
               ?
             </button>
           </div>
@@ -83,8 +88,8 @@ export function App(): JSX.Element {
       <footer class="small muted">
         attnworks {page.value.version}.{" "}
         {page.value.live === null
-          ? "This page carries all its data and asks nothing of any other place."
-          : "This page asks the server that it came from, and no other place."}
+          ? "This page contains all its data and makes no network requests."
+          : "This page sends requests only to the server that it came from."}
       </footer>
       <Keys dialog={help} />
     </>
@@ -109,7 +114,7 @@ function View({ Body }: { Body: () => JSX.Element }): JSX.Element {
   const [problem, again] = useErrorBoundary();
   useEffect(again, [route.value, page.value]);
   if (problem === undefined) return <Body />;
-  return <p role="alert">This cannot be shown: {String(problem)}. Take another view or head.</p>;
+  return <p role="alert">This cannot be shown: {String(problem)}. Choose another view or head.</p>;
 }
 
 /** Where there are several: which examination, and which sentence. */
@@ -140,19 +145,19 @@ function Which(): JSX.Element {
 
 function Keys({ dialog }: { dialog: { current: HTMLDialogElement | null } }): JSX.Element {
   const keys: [string, string][] = [
-    ["1 to 7", "the views, from left to right"],
-    ["← →", "the head before, the head after (view Head)"],
-    ["↑ ↓", "the same head in the layer before, in the layer after (view Head)"],
-    ["j k", "the same as → and ← (view Head)"],
-    ["arrows", "from head to head, word to word, dot to dot (when one has the focus)"],
-    ["arrows, + − 0", "move over the cells of a matrix, zoom, show all (when it has the focus)"],
-    ["c, p, o", "cut the head, give it the form, open it (live, view Reshape)"],
-    ["/, j k", "search the statements, the next one, the one before (view Claims)"],
-    ["?", "this list"],
+    ["1 to 7", "go to a view, counted from the left"],
+    ["← →", "previous head, next head (Head view)"],
+    ["↑ ↓", "same head in the previous layer, in the next layer (Head view)"],
+    ["j k", "same as → and ← (Head view)"],
+    ["arrows", "move between heads, words or dots (when one has the focus)"],
+    ["arrows, + − 0", "move over the cells of a matrix, zoom in, zoom out, show all (when it has the focus)"],
+    ["c, p, o", "cut the head, project it onto the form, open it (live, Reshape view)"],
+    ["/, j k", "search the statements, next one, previous one (Claims view)"],
+    ["?", "show this list"],
   ];
   return (
     <dialog ref={dialog} aria-labelledby="keys-title">
-      <h2 id="keys-title">Keys</h2>
+      <h2 id="keys-title">Keyboard shortcuts</h2>
       <dl class="keys">
         {keys.map(([key, words]) => (
           <div key={key}>

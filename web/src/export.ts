@@ -55,7 +55,7 @@ const FINE = 2;
 
 /** Beside one another, as large as on the screen; a canvas that is not on the page has a size of its own. */
 function placed(pictures: Picture[]): Placed<Picture>[] {
-  if (pictures.length === 0) throw new Error("there is no picture here");
+  if (pictures.length === 0) throw new Error("there is no image to save");
   let next = GAP;
   return pictures.map((picture) => {
     const shown = picture.getBoundingClientRect();
@@ -134,7 +134,7 @@ export async function toPng(pictures: Picture[]): Promise<Blob> {
     pen.drawImage(image, at.x, at.y, at.width, at.height);
   }
   return new Promise((resolve, reject) =>
-    canvas.toBlob((blob) => (blob ? resolve(blob) : reject(new Error("the picture is too large"))), "image/png"),
+    canvas.toBlob((blob) => (blob ? resolve(blob) : reject(new Error("the image is too large"))), "image/png"),
   );
 }
 

@@ -33,7 +33,7 @@ export function Figure(props: {
     try {
       const made = format === "CSV" ? toCsv(props.table()) : TO[format]((props.pictures ?? picturesIn)(drawn.current!));
       if (way === "save") save(`${props.id}.${format.toLowerCase()}`, new Blob([await made], { type: TYPES[format] }));
-      else if (!(await copy(made))) return say("the browser does not let this page copy; save it instead");
+      else if (!(await copy(made))) return say("the browser does not allow copying; save the file instead");
       say(`${format} ${way === "save" ? "saved" : "copied"}`);
     } catch (problem) {
       say(`no ${format}: ${problem instanceof Error ? problem.message : String(problem)}`);
@@ -57,7 +57,7 @@ export function Figure(props: {
         </button>
         <Formats
           word="Copy"
-          nameOf={(format) => `Copy ${format === "CSV" ? "the numbers of " : ""}${props.title} as ${format}`}
+          nameOf={(format) => `Copy ${format === "CSV" ? "the data of " : ""}${props.title} as ${format}`}
           onTake={(format) => void take(format, "copy")}
         />
         <Formats
@@ -101,7 +101,7 @@ function Tabled({ title, table }: { title: string; table: Table }): JSX.Element 
   const numeric = table.columns.map((_, place) => table.rows.some((row) => typeof row[place] === "number"));
   return (
     <DataTable
-      caption={`The numbers of: ${title}${table.rows.length > MOST_ROWS ? ". CSV has all rows." : ""}`}
+      caption={`Data of: ${title}${table.rows.length > MOST_ROWS ? ". The CSV file has all rows." : ""}`}
       columns={table.columns.map((name, place) => ({ name, numeric: numeric[place] ?? false }))}
       rows={table.rows.map((cells, place) => ({ key: String(place), cells }))}
       limit={50}

@@ -15,5 +15,5 @@ async function begin(): Promise<void> {
 
 begin().catch((error: unknown) => {
   const place = document.getElementById("app") ?? document.body;
-  place.textContent = `This page cannot be shown: ${String(error)}. It needs a browser of 2023 or later.`;
+  place.textContent = `This page cannot be shown: ${String(error)}. It needs a browser from 2023 or later.`;
 });

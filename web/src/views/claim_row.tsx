@@ -74,7 +74,7 @@ function More({ claim }: { claim: Claim }): JSX.Element {
         <Item name="Code">
           <code>src/{claim.code.replace(":", ": ")}</code>
           <br />
-          <code>attnworks claims {claim.id} --explain</code> computes it again
+          <code>attnworks claims {claim.id} --explain</code> recomputes it
         </Item>
       )}
     </dl>
@@ -109,7 +109,7 @@ function Compared({ name, sides }: { name: string; sides: Sides | null }): JSX.E
       <span class="claim-sides">
         {written(left)} {RELATIONS[relation] ?? relation} {written(right)}
       </span>
-      {within !== null && <span class="muted"> give or take {written(within)}</span>}{" "}
+      {within !== null && <span class="muted"> within {written(within)}</span>}{" "}
       <span class={holds ? "claim-true" : "claim-false"}>{holds ? "✓ is true" : "✗ is false"}</span>
     </Item>
   );

@@ -27,7 +27,8 @@ function NoClaims(): JSX.Element {
     <section>
       <h2>Claims</h2>
       <p>
-        This page was made without them. <code>attnworks claims</code> checks all statements and shows what it finds.
+        This page was made without the claims. <code>attnworks claims</code> checks all statements and prints the
+        results.
       </p>
     </section>
   );
@@ -43,8 +44,8 @@ function Claims({ blob }: { blob: string }): JSX.Element {
     <section class="claims">
       <h2>Claims</h2>
       <p class="muted">
-        attnworks stands on five documents. Each of their statements has a verdict, found by computing both of its sides
-        wherever there is something to compute. What we derived on the way comes last. Open one to see its numbers.
+        attnworks is based on five documents. Each of their statements has a verdict, found by computing both of its
+        sides wherever there is something to compute. Our own results come last. Open a statement to see its numbers.
       </p>
       {loaded !== null && route.value.claim !== null && !claims.value.some(({ id }) => id === wantedId()) && (
         <p role="alert">
@@ -74,7 +75,7 @@ function Claims({ blob }: { blob: string }): JSX.Element {
         />
         <Sorts />
         <p class="small muted" role="status">
-          {loaded === null ? "Unpacking …" : `${count} of ${claims.value.length} shown`}
+          {loaded === null ? "Loading …" : `${count} of ${claims.value.length} shown`}
           {count < claims.value.length && (
             <button type="button" class="quiet" onClick={() => (wanted.value = EVERYTHING)}>
               Show all
@@ -85,7 +86,7 @@ function Claims({ blob }: { blob: string }): JSX.Element {
       {DOCUMENTS.map((document) => (
         <Group key={document.key} document={document} />
       ))}
-      {loaded !== null && count === 0 && <p>No statement has all of these words. Fewer words find more.</p>}
+      {loaded !== null && count === 0 && <p>No statement contains all of these words. Try fewer words.</p>}
     </section>
   );
 }

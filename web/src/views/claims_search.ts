@@ -14,7 +14,7 @@ export const DOCUMENTS: readonly Document[] = [
   { key: "S2", author: "CS224N", title: "Attention exploration" },
   { key: "S3", author: "Burgund", title: "Attention growing networks" },
   { key: "S4", author: "Conti 2024", title: "The math behind transformers" },
-  { key: "D", author: "attnworks", title: "Results of our own" },
+  { key: "D", author: "attnworks", title: "Our own results" },
 ];
 
 /** A verdict on a document, or a result of our own. */
