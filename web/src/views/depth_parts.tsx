@@ -24,7 +24,7 @@ export function Sameness({ kind }: { kind: Kind }): JSX.Element {
         kind={kind}
         lines={[{ reading: "rank.residual", name: "residual" }]}
         x="depth"
-        y="residual, of the size"
+        y="relative residual"
         zero
       >
         The distance of the tokens from their mean, relative to their size. At 0 all tokens are identical (rank
@@ -48,7 +48,7 @@ export function Sameness({ kind }: { kind: Kind }): JSX.Element {
         kind={kind}
         lines={norms}
         x="depth"
-        y="residual, of the size"
+        y="relative residual"
         zero
       >
         The same distance to equal rows, measured in other norms. Where all curves fall together, tokens collapse in
@@ -154,7 +154,7 @@ export function Sharpness({ kind }: { kind: Kind }): JSX.Element {
         title="Entropy of the attention"
         kind={kind}
         lines={[{ reading: "saturation.entropy", name: "entropy" }]}
-        y="entropy, nats"
+        y="entropy (nats)"
       >
         How evenly heads spread their attention. At 0 one key gets all of it; high values mean even attention.
       </DotFigure>

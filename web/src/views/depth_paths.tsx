@@ -37,7 +37,7 @@ export function Paths({ kind }: { kind: Kind }): JSX.Element {
           { reading: "paths.residual", name: "relative residual" },
         ]}
         x="attention layers passed through"
-        y="of the whole"
+        y="ratio"
         zero
       >
         The size of all paths of one length taken together, and how different tokens still are in them (relative

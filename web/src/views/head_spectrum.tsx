@@ -23,18 +23,18 @@ export function HeadSpectrum({ pin, head }: { pin: Pin; head: HeadName }): JSX.E
       id="spectrum"
       title="Singular values of the map"
       words="On this sentence. A steep fall means that few directions carry the map; a single non-zero value means that all tokens attend to the same places."
-      table={() => ({ columns: ["number", "singular value"], rows: values.map((value, i) => [i + 1, value]) })}
+      table={() => ({ columns: ["index", "singular value"], rows: values.map((value, i) => [i + 1, value]) })}
     >
       <Choice
         label="Scale"
         options={["even", "log"]}
-        words={{ log: "logarithmic" }}
+        words={{ even: "linear", log: "logarithmic" }}
         value={scale.value}
         onChange={(value) => (scale.value = value)}
       />
       <Curves
         series={[{ name: `head ${name}`, points: values.map((y, i) => ({ x: i + 1, y })) }]}
-        x="number"
+        x="index"
         y="singular value"
         log={scale.value === "log"}
         zero={scale.value === "even"}

@@ -93,7 +93,7 @@ function textsOf(tokens: number): string {
 
 function tableOf({ loss, loss_at_length: long, parameters, flops, bytes, time, scores }: Receipt): Table {
   return {
-    columns: ["number", "before", "predicted", "after", "healed"],
+    columns: ["quantity", "before", "predicted", "after", "healed"],
     rows: [
       ["loss", loss.before, loss.predicted, loss.after, loss.healed],
       ...(long === null
