@@ -79,13 +79,13 @@ def test_receipts_of_a_live_model(look: Open, pruned: Pruned) -> None:
     model = open_live(str(pruned.folder), max_length=23, text=LINES[0])
     with serving(model.page(), model) as client:
         shown = look(f"http://127.0.0.1:{client.port}/{TOKEN}/", "#reshape")
-        expect(shown.root.get_by_text("1. prune 3 of 6 heads (0.0,1.0,1.1)")).to_be_visible()
+        expect(shown.root.get_by_text("1. Cut 3 of 6 heads (0.0,1.0,1.1)")).to_be_visible()
         expect(shown.root.get_by_text("was not reshaped")).to_have_count(0)
 
 
 def test_an_examination_says_that_its_model_was_reshaped(look: Open, pruned: Pruned, tmp_path: Path) -> None:
     shown = look(pruned.page(tmp_path / "one.html", pruned.after), "#reshape")
-    expect(shown.root.get_by_text("This model was reshaped: prune 3 of 6 heads (0.0,1.0,1.1).")).to_be_visible()
+    expect(shown.root.get_by_text("This model was reshaped: Cut 3 of 6 heads (0.0,1.0,1.1).")).to_be_visible()
     shown = look(pruned.page(tmp_path / "before.html", pruned.before), "#reshape")
     expect(shown.root.get_by_text("No receipts were given.")).to_be_visible()
 

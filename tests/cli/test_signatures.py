@@ -16,8 +16,6 @@ from attnworks.reshape import RESHAPES, Reshape
 
 PENDING = (
     "claims",
-    "compare",
-    "count",
     "examine",
     "report",
     "serve",
@@ -93,7 +91,10 @@ def test_a_verb_has_the_arguments_of_its_function(verb: str) -> None:
     options, arguments = options_of(verb), arguments_of(verb)
     assert options.keys() == arguments.keys()
     same = options.keys() - REQUIRED_BY_THE_COMMAND.keys()
-    assert {name: options[name] for name in same} == {name: arguments[name] for name in same}
+    empty = {(): None}  # click gives an empty tuple for an option that may be repeated
+    assert {name: empty.get(options[name], options[name]) for name in same} == {
+        name: empty.get(arguments[name], arguments[name]) for name in same
+    }
 
 
 @pytest.mark.parametrize("verb", RESHAPING)
