@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import inspect
+import pickle
 from pathlib import Path
 from typing import Any
 
@@ -79,3 +81,16 @@ def test_mistakes(corpus: str, tmp_path: Path) -> None:
         attnworks.translate(subject, TEXTS[0])
     with pytest.raises(UsageError, match="at most num_beams=1"):
         attnworks.translate(subject, TEXTS, num_return_sequences=2)
+
+
+def test_translations_can_be_pickled_and_copied(corpus: str, tmp_path: Path) -> None:
+    run = attnworks.train("small", corpus, steps=2, out=tmp_path / "run")
+    (made,) = attnworks.translate(run, TEXTS[:1], num_beams=2, num_return_sequences=2)
+    for again in (pickle.loads(pickle.dumps(made)), copy.deepcopy(made)):
+        assert again == made and again.score == made.score and again.alternatives == made.alternatives
+
+
+def test_edited_models_do_not_translate(corpus: str, tmp_path: Path) -> None:
+    run = attnworks.train("small", corpus, steps=2, out=tmp_path / "run")
+    with run.edit(off="enc.*"), pytest.raises(UsageError, match="edited heads"):
+        attnworks.translate(run, TEXTS)

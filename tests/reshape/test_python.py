@@ -223,3 +223,31 @@ def test_changes_in_words() -> None:
     same = replace(slow, time_interval=(0.9, 1.3), loss=replace(loss, before=0.0, after=0.25))
     assert same.summary.partition(": ")[2].startswith("loss 0 -> 0.25 (+0.25), ")
     assert same.summary.endswith("no measurable change in speed")
+
+
+def test_the_outcome_keeps_its_type_beside_a_folder(run: Path, tmp_path: Path) -> None:
+    subject = attnworks.open(run, dtype="float64")
+    new, _ = attnworks.prune(subject, heads="enc.0.0", out=tmp_path / "pruned", **FEW)
+    assert {parameter.dtype for parameter in new.model.parameters()} == {torch.float64}
+
+
+def test_a_model_that_was_changed_in_memory_has_no_history_to_keep(run: Path, tmp_path: Path) -> None:
+    subject = attnworks.open(run)
+    with torch.no_grad():
+        next(subject.model.parameters()).add_(0.1)
+    with pytest.raises(UsageError, match="changed in memory"):
+        attnworks.prune(subject, heads="enc.0.0", out=tmp_path / "pruned", **FEW)
+    assert not (tmp_path / "pruned").exists()
+
+
+def test_a_history_is_not_overwritten(tmp_path: Path) -> None:
+    new, _ = attnworks.prune(str(tiny_folder("bert")), LINES * 4, heads="0.0", out=tmp_path / "pruned", **FEW)
+    with pytest.raises(FolderError, match="a history of reshapes"):
+        new.save(tmp_path / "pruned", overwrite=True)
+    assert len(attnworks.history(tmp_path / "pruned")) == 1
+
+
+def test_text_of_receipts_is_no_markup(run: Path) -> None:
+    _, receipt = attnworks.prune(run, heads="enc.0.0", **FEW)
+    odd = replace(receipt, done={"enc.0.1": "gone [/b]", "enc.0.2": "[red]red"})
+    assert "gone [/b]" in shown(odd) and "[red]red" in shown(odd)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -394,3 +395,36 @@ def test_edits_of_copies() -> None:
     with subject.edit(off="*"):
         assert not attnworks.trace(subject, TEXT, max_length=5)["1"].outputs.any()
     assert attnworks.trace(subject, TEXT, max_length=5)["1"].outputs.any()
+
+
+def test_another_model_inside_the_block_is_not_edited() -> None:
+    edited, other = (hugging_face("gpt2") for _ in range(2))
+    ids = inputs(other.model)
+    before = other.model(**ids).logits
+    with edited.edit(off="0.*"):
+        assert torch.equal(other.model(**ids).logits, before)
+        assert not torch.equal(edited.model(**ids).logits, before)
+
+
+def test_copies_of_a_subject_have_edits_of_their_own() -> None:
+    subject = hugging_face("gpt2")
+    with subject.edit(off="0.0"):
+        pass
+    copied = subject.with_model(copy.deepcopy(subject.model))
+    before = logits(subject)
+    with copied.edit(off="0.*"):
+        assert torch.equal(logits(subject), before) and not torch.equal(logits(copied), before)
+
+
+def test_heads_by_a_list_of_names() -> None:
+    subject = hugging_face("gpt2")
+    with subject.edit(off="0.0,1.1"):
+        by_text = logits(subject)
+    with subject.edit(off=["0.0", "1.1"]):
+        assert torch.equal(logits(subject), by_text)
+
+
+def test_layers_and_heads_by_number() -> None:
+    cache = traced(hugging_face("gpt2"))
+    assert torch.equal(cache[1].weights, cache["1"].weights)
+    assert torch.equal(cache[1, 2].weights, cache["1.2"].weights)

@@ -175,9 +175,7 @@ def score_test(
     """The scores of a model on the first sentences of the test split of a run; None without sacrebleu."""
     pairs = [pair.words for pair in run.corpus.test[:sentences]]
     sources, references = [pair[0] for pair in pairs], [pair[1] for pair in pairs]
-    assert subject.vocabularies is not None
-    source, target = subject.vocabularies
-    written = translations(subject.model, source, target, sources, beams=beams, device=subject.device)
+    written = translations(subject.model, *subject.vocabularies, sources, beams=beams, device=subject.device)
     return translation_scores(written, references)
 
 
@@ -191,7 +189,6 @@ def _dictionary_bleu(run: Run) -> float | None:
 def write_maps(path: Path, subject: OwnSubject, pairs: Sequence[Passage]) -> None:
     """The attention of the model on some sentences and their translations, as `trace_translation` gives it."""
     model, vocabularies = subject.model, subject.vocabularies
-    assert vocabularies is not None
 
     def decode(tokens: Tensor, real: Tensor | None, max_new_tokens: int) -> list[Hypothesis]:
         found = beam(model, tokens, real, bos=BOS, eos=EOS, max_new_tokens=max_new_tokens)

@@ -48,6 +48,7 @@ class OwnSubject(Subject):
     """
 
     model: Transformer | Recurrent  # pyright: ignore[reportIncompatibleVariableOverride]
+    vocabularies: tuple[Vocabulary, Vocabulary]  # pyright: ignore[reportIncompatibleVariableOverride]
 
     def __init__(
         self,
@@ -104,7 +105,7 @@ class OwnSubject(Subject):
 
     def _write(self, folder: Path) -> None:
         write_model(self.model, folder)
-        if self.vocabularies is not None:
+        if self.source is not None:
             hashes = {}
             for vocabulary, name in zip(self.vocabularies, (SOURCE_FILE, TARGET_FILE), strict=True):
                 vocabulary.save(folder / name)
@@ -125,7 +126,7 @@ class OwnSubject(Subject):
             got = "none" if tokenizer is None else type(tokenizer).__name__
             remedy = "pass tokenizer=..., the Vocabulary, or the pair of them, that the model was trained with"
             raise UsageError(f"text for {self.name}", expected, got, remedy)
-        self.vocabularies = both
+        self.vocabularies = both  # pyright: ignore[reportIncompatibleVariableOverride]
         side = "target" if self.abilities.kind == "decoder" else "source"
         self.source = VocabularyReader(both[side == "target"], side, self.max_length, max_length)
         if self.abilities.kind == "encoder-decoder":
