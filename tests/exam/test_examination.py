@@ -7,6 +7,7 @@ import json
 import math
 import re
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -308,10 +309,12 @@ def test_progress_is_a_bar_whose_estimate_is_whole_at_80_columns(monkeypatch: py
     console = Console(file=io.StringIO(), width=80, force_terminal=True, soft_wrap=True)
     monkeypatch.setattr(console_module, "progress_console", lambda: console)
     with progress_display("examine", quiet=False) as progress:
+        progress("examining", 9_600, 38_400)
+        time.sleep(0.6)  # the column of the estimate is drawn anew after half a second
         progress("examining", 19_200, 38_400)
     assert isinstance(console.file, io.StringIO)
     line = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", console.file.getvalue()).strip().splitlines()[-1]
-    assert re.search(r"19200/38400 \d:\d\d:\d\d .*examining", line) and len(line.rstrip()) <= 80
+    assert re.search(r"19200/38400 \d:\d\d:\d\d \d+ s left +examining", line) and len(line.rstrip()) <= 80
 
 
 # --- as tensors, arrays and frames ------------------------------------------------------------------------------------
