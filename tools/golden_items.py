@@ -153,13 +153,21 @@ ITEMS = [
     Item("translate-lstm", f'translate L --num-beams 3 {ONE} "the cat eats bread ."', ("run-lstm",)),
     # examining
     Item(
-        "examine-all", f"examine R --all --sentences 4 --corpus tsv:pairs.tsv --out EA {ONE}", ("run-small",), ("EA",)
+        "examine-all",
+        f"examine R --measures all --sentences 4 --corpus tsv:pairs.tsv --out EA {ONE}",
+        ("run-small",),
+        ("EA",),
     ),
     Item("examine-text", "examine A --sentences 16 --threads 1 --out EB", ("run",), ("EB",)),
     Item("examine-small", f"examine R --sentences 8 --corpus tsv:pairs.tsv --out ER {ONE}", ("run-small",), ("ER",)),
     Item("examine-lstm", f"examine L --sentences 8 --corpus tsv:pairs.tsv {ONE}", ("run-lstm",)),
     *(
-        Item(f"examine-{name}", f"examine {name} --all --text {text} --out E{name} {ONE}", ("inputs",), (f"E{name}",))
+        Item(
+            f"examine-{name}",
+            f"examine {name} --measures all --text {text} --out E{name} {ONE}",
+            ("inputs",),
+            (f"E{name}",),
+        )
         for name, text in (
             ("bert", "lines.txt"),
             ("gpt2", "lines.txt"),

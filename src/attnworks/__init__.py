@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from attnworks.api.runs import Translation as Translation
     from attnworks.api.runs import train as train
     from attnworks.api.runs import translate as translate
+    from attnworks.api.server import serve as serve
     from attnworks.api.subjects import open as open
     from attnworks.api.tables import count as count
     from attnworks.attention import Mask as Mask
@@ -41,7 +42,6 @@ if TYPE_CHECKING:
     from attnworks.models import preset as preset
     from attnworks.page.file import WrittenPage as WrittenPage
     from attnworks.page.file import report as report
-    from attnworks.page.server.start import serve as serve
     from attnworks.reshape.history import replay as replay
     from attnworks.reshape.history import undo as undo
     from attnworks.reshape.receipt import Receipt as Receipt
@@ -59,6 +59,7 @@ _HOMES = {
     "api.proofs": "claims",
     "api.reshapes": "apply history",
     "api.runs": "Translation train translate",
+    "api.server": "serve",
     "api.subjects": "open",
     "api.tables": "count",
     "attention": "Mask",
@@ -67,7 +68,6 @@ _HOMES = {
     "exam.reading": "Reading",
     "models": "build preset",
     "page.file": "WrittenPage report",
-    "page.server.start": "serve",
     "reshape.history": "replay undo",
     "reshape.receipt": "Receipt",
     "reshape.swapping.advice": "Advice",

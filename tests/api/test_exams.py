@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import json
 import warnings
 import webbrowser
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from click.testing import CliRunner
 from safetensors.torch import load_file, save_file
 
 import attnworks
 from attnworks.api.exams import page_name
+from attnworks.cli import main
 from attnworks.core.errors import AttnworksError, FolderError, UnknownNameError, UsageError
 from attnworks.page.html import PAGE_START
 from tests.exam_helpers import LINES, save_tiny, tiny_folder, tiny_run, tiny_tokenizer
@@ -80,6 +84,39 @@ def test_half_precision_is_opened_in_float32_and_said_once(half: tuple[str, Path
         folder, LINES, measures=["rank"], progress=lambda stage, done, total: None if total else messages.append(stage)
     )
     assert messages == [said] and exam.notes.count(said) == 1 and exam.model["dtype"] == "float32"
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        attnworks.wrap,
+        lambda folder: attnworks.trace(folder, LINES[0]),
+        lambda folder: attnworks.examine(folder, LINES, measures=["rank"]),
+        lambda folder: attnworks.claims("D6", on=folder, texts=LINES),
+    ],
+)
+def test_without_progress_it_is_a_warning(half: tuple[str, Path], call: Callable[[Path], object]) -> None:
+    stored, folder = half
+    with pytest.warns(UserWarning, match=f"{folder}: the weights are stored in {stored}") as warned:
+        call(folder)
+    assert len(warned) == 1 and not warned[0].filename.startswith(str(Path(attnworks.__file__).parent))
+
+
+def test_a_quiet_command_does_not_warn(half: tuple[str, Path]) -> None:
+    _, folder = half
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        result = CliRunner().invoke(main, ["claims", "D6", "--on", str(folder), "--sentences", "2", "--json"])
+    assert result.exit_code == 0 and result.stderr == "" and json.loads(result.stdout)
+
+
+def test_a_type_of_torch(half: tuple[str, Path]) -> None:
+    _, folder = half
+    with warnings.catch_warnings(action="ignore"):
+        subject = attnworks.open(folder, dtype=torch.float64)
+    assert {tensor.dtype for tensor in subject.model.parameters()} == {torch.float64}
+    with pytest.raises(UnknownNameError, match="'int8'"):
+        attnworks.open(folder, dtype=torch.int8)
 
 
 def test_a_type_that_is_asked_for_is_kept(half: tuple[str, Path]) -> None:
@@ -177,8 +214,3 @@ def test_compare_takes_folders_and_examinations(tmp_path: Path) -> None:
     assert found.nothing_changed and found.names == ("bert", str(tmp_path / "exam")) and found.top == 3
     with pytest.raises(UsageError, match="top"):
         attnworks.compare(exam, exam, top=0)
-
-
-def test_serve_takes_paths_and_subjects_only() -> None:
-    with pytest.raises(UsageError, match=r"expected a path or a Subject, got int; use attnworks\.wrap"):
-        attnworks.serve(7)

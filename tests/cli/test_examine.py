@@ -143,7 +143,7 @@ def test_every_measure(name: str, folders: dict[str, Path], tmp_path: Path, monk
     monkeypatch.setattr("attnworks.reshape.growth.solvers.MAX_DOUBLINGS", 1)
     monkeypatch.setattr("attnworks.reshape.growth.solvers.MAX_REFINEMENTS", 0)
     text = write_lines(tmp_path / "text.txt", PAIRS[:4])
-    found = examined(folders[name], "--text", text, "--all")
+    found = examined(folders[name], "--text", text, "--measures", "all")
     check(found)
     measures = {reading.partition(".")[0].partition("@")[0] for reading in found["readings"]}
     assert measures == set(MEASURES), "each says something"
@@ -313,7 +313,7 @@ def test_weights_that_are_no_numbers(bad: float, told: str, tmp_path: Path, text
     assert told in line and "layer.1.attention" in line
 
 
-@pytest.mark.parametrize("measures", [[], ["--measures", "rank"], ["--measures", "importance"], ["--all"]])
+@pytest.mark.parametrize("measures", [[], ["--measures", "rank"], ["--measures", "importance"], ["--measures", "all"]])
 @pytest.mark.parametrize("name", ["bert", "gpt2"])
 def test_activations_that_overflow_name_the_layer(name: str, measures: list[str], tmp_path: Path, text: Path) -> None:
     """Weights that are finite, and a product of them that is not."""

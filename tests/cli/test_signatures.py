@@ -14,21 +14,13 @@ import attnworks
 from attnworks.cli import _COMMANDS
 from attnworks.reshape import RESHAPES, Reshape
 
-PENDING = (
-    "claims",
-    "examine",
-    "report",
-    "serve",
-    "train",
-    "translate",
-)
-"""Verbs whose command does not follow its function yet."""
 CONSOLE_ONLY = {
     "as_json": "results have to_json",
     "threads": "torch.set_num_threads",
     "text": "texts=, for a file",
     "corpus": "texts=, for a corpus",
 }
+"""Options that no function has, unless it has an argument of this name."""
 PYTHON_ONLY = {
     "progress": "the command shows it",
     "texts": "--text or --corpus",
@@ -36,13 +28,22 @@ PYTHON_ONLY = {
 }
 EXCEPTIONS = {
     ("advise", "plot"): "Advice.plot",
+    ("claims", "explain"): "each element of CheckedClaims shows it",
+    ("examine", "name"): "of a model in memory",
+    ("examine", "receipts"): "of a model in memory",
+    ("examine", "team"): "torchrun tells the command",
+    ("serve", "ends_process"): "only the command ends the process",
+    ("train", "on_start"): "the command shows the run",
+    ("train", "should_stop"): "Ctrl-C stops the command",
+    ("train", "team"): "torchrun tells the command",
+    ("train", "watchers"): "the command shows events",
 }
 """(verb, argument) -> why only the command or only the function has it, beyond those that hold for all verbs."""
 MODEL = {"model": ("subject", "path")}
 """Arguments of commands -> what functions call them, which take more than paths."""
 REQUIRED_BY_THE_COMMAND = {"out": "the command keeps nothing in memory"}
 
-VERBS = [verb for verb in _COMMANDS if verb in attnworks.__all__ and verb not in PENDING]
+VERBS = [verb for verb in _COMMANDS if verb in attnworks.__all__]
 RESHAPING = [verb for verb in VERBS if verb in RESHAPES]
 
 
@@ -62,17 +63,20 @@ def options_of(verb: str) -> dict[str, Any]:
     return {
         name: inspect.Parameter.empty if parameter.required else values[name]
         for name, parameter in given.items()
-        if name not in CONSOLE_ONLY and (verb, name) not in EXCEPTIONS
+        if (name not in CONSOLE_ONLY or name in parameters_of(verb)) and (verb, name) not in EXCEPTIONS
     }
+
+
+def parameters_of(verb: str) -> dict[str, inspect.Parameter]:
+    return {**inspect.signature(getattr(attnworks, verb)).parameters}
 
 
 def arguments_of(verb: str) -> dict[str, Any]:
     """The arguments of a public function with their defaults, by the names of the command."""
     names = {new: old for old, several in MODEL.items() for new in several}
-    found = inspect.signature(getattr(attnworks, verb)).parameters
     return {
-        names.get(name, name): parameter.default
-        for name, parameter in found.items()
+        names.get(name, name): () if parameter.kind is parameter.VAR_POSITIONAL else parameter.default
+        for name, parameter in parameters_of(verb).items()
         if name not in PYTHON_ONLY and (verb, name) not in EXCEPTIONS
     }
 
@@ -91,10 +95,7 @@ def test_a_verb_has_the_arguments_of_its_function(verb: str) -> None:
     options, arguments = options_of(verb), arguments_of(verb)
     assert options.keys() == arguments.keys()
     same = options.keys() - REQUIRED_BY_THE_COMMAND.keys()
-    empty = {(): None}  # click gives an empty tuple for an option that may be repeated
-    assert {name: empty.get(options[name], options[name]) for name in same} == {
-        name: empty.get(arguments[name], arguments[name]) for name in same
-    }
+    assert {name: options[name] for name in same} == {name: arguments[name] for name in same}
 
 
 @pytest.mark.parametrize("verb", RESHAPING)
@@ -114,7 +115,6 @@ def test_verbs_that_reshape_share_the_other_arguments(verb: str) -> None:
 def test_all_verbs_are_found() -> None:
     assert {"advise", "grow", "history", "project", "prune", "replay", "swap", "undo"} <= {*VERBS}
     assert RESHAPING == ["prune", "grow", "swap", "project"] and issubclass(RESHAPES["prune"], Reshape)
-    assert {*PENDING} <= {*attnworks.__all__} & {*_COMMANDS}
     assert {verb for verb, _ in EXCEPTIONS} <= {*VERBS}
 
 

@@ -98,7 +98,6 @@ def test_labels_count_the_lines_of_the_text() -> None:
     [
         (("--pin", "a dog sleeps"), "neither --out nor --report"),
         (("--report", "no/such/folder/r.html"), "no folder"),
-        (("--measures", "rank", "--all"), "got both"),
         (("--pin", "", "--out", "exam"), "expected a line with text"),
     ],
 )

@@ -172,11 +172,11 @@ def test_files_of_older_versions_are_refused_with_the_command_that_writes_them_a
     path, advice = tmp_path / "file.json", asdict(advised())
     older = r"got a file of an older version of attnworks; write it again: "
     written(path, trace() | {"format": 1})
-    with pytest.raises(FolderError, match=older + "attnworks translate RUN TEXT --trace FILE"):
+    with pytest.raises(FolderError, match=older + "attnworks translate MODEL TEXT --trace FILE"):
         read_trace(path)
     for unsealed in (trace() | {"format": 1}, trace()):
         path.write_text(json.dumps(unsealed))
-        with pytest.raises(FolderError, match=older + "attnworks translate RUN TEXT --trace FILE"):
+        with pytest.raises(FolderError, match=older + "attnworks translate MODEL TEXT --trace FILE"):
             read_trace(path)
     path.write_text(json.dumps(advice | {"command": None}))
     with pytest.raises(FolderError, match=older + "attnworks advise MODEL --json > FILE"):

@@ -52,6 +52,26 @@ def test_dir_lists_them() -> None:
     assert set(attnworks.__all__) <= set(dir(attnworks)) and len(set(attnworks.__all__)) == len(attnworks.__all__)
 
 
+@pytest.mark.parametrize("missing", ["uvicorn", "starlette"])
+def test_every_name_is_there_without_the_packages_of_the_server(missing: str) -> None:
+    """The extra `serve` is needed when `attnworks.serve` is called, not to look at it."""
+    code = f"""
+import pydoc, sys
+sys.modules[{missing!r}] = None
+import attnworks
+from attnworks import *
+assert hasattr(attnworks, "serve") and "serve(" in pydoc.render_doc(attnworks)
+try:
+    attnworks.serve("anything")
+except attnworks.core.errors.MissingExtraError as error:
+    print(error)
+"""
+    told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=180)
+    assert told.stdout == (
+        f"attnworks serve: expected {missing} installed, got no such package; pip install attnworks[serve]\n"
+    ), told.stderr
+
+
 def test_a_name_that_is_not_there_suggests_another() -> None:
     with pytest.raises(AttributeError, match="did you mean 'examine'"):
         attnworks.exmaine  # noqa: B018  # pyright: ignore[reportAttributeAccessIssue]

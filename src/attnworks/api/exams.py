@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any
 
-from attnworks.api.subjects import as_subject, is_exam_folder
+from attnworks.api.subjects import as_subject
 from attnworks.core.checks import integer
 from attnworks.core.display import Progress, silent
 from attnworks.core.packages import PACKAGE_PREFIX
@@ -17,7 +17,7 @@ from attnworks.core.team import Team
 from attnworks.exam.compare import Comparison, compare_exams
 from attnworks.exam.examination import Examination
 from attnworks.exam.examiner import ExamSettings, run_examination
-from attnworks.exam.folder import check_exam_place, read_exam, write_exam
+from attnworks.exam.folder import check_exam_place, is_exam_folder, read_exam, write_exam
 from attnworks.exam.measures import choose_measures
 from attnworks.page.browser import open_file
 from attnworks.page.contents import PageExam, exam_label
@@ -43,7 +43,7 @@ def examine(
     sentences: int = 256,
     measures: Sequence[str] | str | None = None,
     objective: str | LossFunction | None = None,
-    without: Collection[str] = (),
+    without: Collection[str] | None = None,
     pin: Sequence[str] | None = None,
     max_length: int | None = None,
     batch_tokens: int = EXAM_BATCH_TOKENS,
@@ -69,7 +69,7 @@ def examine(
         measures: Names of measures; ["all"] for every measure. Default: None, the fast ones.
         objective: Loss that importance, ablation and bottleneck use: "lm", "mlm", "seq2seq", "embedding",
             "labels:FILE", or a function. Default: None, the one that fits the model.
-        without: Run the model in float64 without these parts: "skip", "mlp", "norm". Default: none.
+        without: Run the model in float64 without these parts: "skip", "mlp", "norm". Default: None.
         pin: Sentences whose attention maps are kept for display. Default: None, one sentence of the texts.
         max_length: Cut texts after this number of tokens. Default: None, refuse texts that do not fit.
         batch_tokens: Tokens per batch, padding included. Default: 4096.
@@ -129,7 +129,7 @@ def examine(
     exam = run_examination(
         opened,
         source.passages,
-        ExamSettings(measures, objective, tuple(without), pinned, batch_tokens, seed),
+        ExamSettings(measures, objective, tuple(without or ()), pinned, batch_tokens, seed),
         about=source.about,
         receipts=receipts,
         team=team,

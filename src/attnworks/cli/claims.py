@@ -6,7 +6,15 @@ from typing import Any
 
 import click
 
-from attnworks.cli.options import device_option, json_option, prepare, seed_option, take_texts, text_options
+from attnworks.cli.options import (
+    device_option,
+    dtype_option,
+    json_option,
+    prepare,
+    seed_option,
+    take_texts,
+    text_options,
+)
 
 VERDICTS = ("holds", "condition", "typo", "false", "not-checkable")
 
@@ -33,6 +41,7 @@ VERDICTS = ("holds", "condition", "typo", "false", "not-checkable")
 @click.option("--max-length", type=click.IntRange(1), metavar="N", help="With --on: cut sentences after N tokens.")
 @json_option
 @device_option
+@dtype_option(help="With --on: number type of the weights; the checks compute in float64.")
 @click.option("--threads", type=click.IntRange(1), default=1, show_default=True, help="Number of CPU threads.")
 @seed_option
 def claims(ids: tuple[str, ...], explain: bool, **options: Any) -> None:

@@ -58,7 +58,8 @@ def exam_options(command: F) -> F:
             "--measures",
             callback=comma_separated,
             metavar="NAMES",
-            help="Measures to compute, comma-separated; all for every measure (see --list-measures).",
+            help="Measures to compute, comma-separated; all for every measure, whose costs are printed first.  "
+            "[default: the fast ones; see --list-measures]",
         ),
         click.option(
             "--list-measures",
@@ -76,6 +77,7 @@ def exam_options(command: F) -> F:
         click.option(
             "--pin",
             multiple=True,
+            callback=lambda context, parameter, value: value or None,
             metavar="SENTENCE",
             help="Keep the attention maps of this sentence; repeat for several.  [default: one sentence of the text]",
         ),
@@ -102,7 +104,6 @@ def take_exam_texts(options: dict[str, Any]) -> Path | str | None:
 @click.command()
 @click.argument("model")
 @exam_options
-@click.option("--all", "everything", is_flag=True, help="Compute every measure; costs are printed first.")
 @click.option(
     "--without",
     callback=comma_separated,
@@ -128,28 +129,25 @@ def examine(model: str, **options: Any) -> None:
       attnworks examine bert-folder --text corpus.txt --max-length 512 --out exam/
       attnworks examine MODEL --measures rank,roles,paths --pin "It was tired." --report report.html
       attnworks examine MODEL --without skip,mlp --json
-      attnworks examine MODEL --all --objective mlm
+      attnworks examine MODEL --measures all --objective mlm
       attnworks examine --list-measures
     """
     as_json = prepare(options)
     import attnworks
     from attnworks.cli.console import progress_display
-    from attnworks.core.checks import one_of_options
     from attnworks.core.errors import UsageError
     from attnworks.core.team import join_team
 
-    measures, everything, out, report = (options.pop(name) for name in ("measures", "everything", "out", "report"))
-    one_of_options("measures", {"--measures": measures, "--all": everything}, "leave one of them out", optional=True)
+    measures, out, report = (options.pop(name) for name in ("measures", "out", "report"))
     if options["pin"] and out is None and report is None:
         remedy = "add --out FOLDER or --report FILE"
         raise UsageError("--pin", "a place for the maps", "neither --out nor --report", remedy)
-    options["pin"] = options["pin"] or (() if out is None and report is None else None)
-    options["without"] = options["without"] or ()
+    if out is None and report is None:
+        options["pin"] = ()
     texts = take_exam_texts(options)
     with join_team(options["device"]) as team, progress_display("examine", quiet=as_json or not team.leads) as progress:
         exam = attnworks.examine(
-            model, texts, measures=["all"] if everything else measures, out=out, report=report, team=team,
-            progress=progress, **options,
+            model, texts, measures=measures, out=out, report=report, team=team, progress=progress, **options
         )  # fmt: skip
     if team.leads:
         _show(exam, measures or (), out, report, as_json)

@@ -51,23 +51,22 @@ def threads_option(default: str = "torch's choice") -> Option:
     )
 
 
-def compute_options(
-    dtypes: tuple[str, ...] = ("float32", "float64", "bfloat16"), threads: str = "torch's choice"
+def dtype_option(
+    dtypes: tuple[str, ...] = ("float32", "float64", "bfloat16"), help: str = "Number type of weights and activations."
 ) -> Option:
-    """--device, --dtype, --threads and --seed; the command gets them under these names."""
-    return lambda command: add_options(
-        command,
-        device_option,
-        click.option(
-            "--dtype",
-            type=click.Choice(dtypes),
-            default="float32",
-            show_default=True,
-            help="Number type of weights and activations.",
-        ),
-        threads_option(threads),
-        seed_option,
+    """--dtype."""
+    return click.option(
+        "--dtype",
+        type=click.Choice(dtypes),
+        default="float32",
+        show_default=True,
+        help=help,
     )
+
+
+def compute_options(dtypes: tuple[str, ...] = ("float32", "float64", "bfloat16")) -> Option:
+    """--device, --dtype, --threads and --seed; the command gets them under these names."""
+    return lambda command: add_options(command, device_option, dtype_option(dtypes), threads_option(), seed_option)
 
 
 def text_options(lines: str, default: str) -> Option:
@@ -122,8 +121,8 @@ def prepare(options: dict[str, Any]) -> bool:
     from attnworks.core.errors import UsageError
 
     set_threads(options.pop("threads", None))
-    torch.manual_seed(options.get("seed", 0))
-    device = options.get("device", "cpu")
+    torch.manual_seed(options.get("seed") or 0)
+    device = options.get("device") or "cpu"
     try:
         torch.zeros(1, device=device).item()
     except (RuntimeError, AssertionError) as error:

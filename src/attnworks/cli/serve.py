@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from attnworks.cli.console import echo
-from attnworks.cli.options import compute_options, prepare
+from attnworks.cli.options import device_option, dtype_option, prepare, threads_option
 
 
 @click.command()
@@ -26,7 +26,9 @@ from attnworks.cli.options import compute_options, prepare
 @click.option("--host", default="127.0.0.1", show_default=True, help="Loopback address to listen on.")
 @click.option("--port", type=click.IntRange(0, 65535), default=0, help="Port to listen on.  [default: any free port]")
 @click.option("--open/--no-open", default=False, show_default=True, help="Open the page in the browser.")
-@compute_options(threads="torch's choice minus one, kept free to answer requests")
+@device_option
+@dtype_option()
+@threads_option("torch's choice minus one, kept free to answer requests")
 def serve(model: str, **options: Any) -> None:
     """Serve a live page of a model: type a sentence, see and edit heads.
 
@@ -48,7 +50,6 @@ def serve(model: str, **options: Any) -> None:
 
     options["threads"] = options["threads"] or max(1, torch.get_num_threads() - 1)
     prepare(options)
-    del options["seed"]
     ended = attnworks.serve(model, **options, progress=lambda message, *_: echo(message), ends_process=True)
     if not ended:  # Python would wait at its exit for the thread that still computes an answer
         sys.stdout.flush()

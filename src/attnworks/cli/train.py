@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from attnworks.cli.options import compute_options, prepare
+from attnworks.cli.options import prepare, threads_option
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -91,8 +91,15 @@ if TYPE_CHECKING:
     help="Add N columns each time, in total.  [default: an eighth of what is missing]",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print a summary as one JSON object at the end and nothing else.")
-@compute_options(dtypes=("float32", "bfloat16"))
-def train(preset: str | None, out: Path | None, resume: Path | None, **options: Any) -> None:
+@click.option("--device", help="Device to compute on: cpu, cuda, cuda:1 or mps.  [default: cpu]")
+@click.option(
+    "--dtype",
+    type=click.Choice(["float32", "bfloat16"]),
+    help="Number type of the activations.  [default: float32]",
+)
+@threads_option()
+@click.option("--seed", type=click.IntRange(0, 2**63 - 1), help="Random seed.  [default: 0]")
+def train(preset: str | None, out: Path | None, resume: Path | None, threads: int | None, **options: Any) -> None:
     """Train a model, or continue training one.
 
     PRESET is tiny, conti-1h, conti-8h, base, lstm-plain, lstm-dot, lstm-multiplicative or lstm-additive; attnworks
@@ -118,15 +125,16 @@ def train(preset: str | None, out: Path | None, resume: Path | None, **options: 
             " ".join(filter(None, (preset, out and f"--out {out}", resume and f"--resume {resume}"))) or "neither",
             "for instance: attnworks train tiny --steps 200 --out runs/quick",
         )
-    settings = {name: value for name, value in options.items() if name != "as_json" and _was_given(name)}
     as_json = prepare(options)
     from attnworks.cli.console import progress_console
     from attnworks.core.team import join_team
 
     screen = progress_console()
-    with join_team(settings.get("device", "cpu")) as team:
+    with join_team(options["device"] or "cpu") as team:
         quiet = as_json or not team.leads
-        run, stopped = train_and_show(screen, preset=preset, out=out, resume=resume, **settings, team=team, quiet=quiet)
+        run, stopped = train_and_show(
+            screen, preset=preset, out=out, resume=resume, threads=threads, **options, team=team, quiet=quiet
+        )
         if team.leads:
             _conclude(run, screen, stopped=stopped, as_json=as_json)
 
@@ -150,11 +158,6 @@ def train_and_show(screen: Console, *, quiet: bool, **arguments: Any) -> tuple[R
             on_start=start,
         )
     return displays[0].run, bool(stopped)
-
-
-def _was_given(name: str) -> bool:
-    source = click.get_current_context().get_parameter_source(name)
-    return source not in (None, click.core.ParameterSource.DEFAULT)
 
 
 def _conclude(run: Run, screen: Console, *, stopped: bool, as_json: bool) -> None:

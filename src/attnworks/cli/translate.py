@@ -17,7 +17,7 @@ UNKNOWN_WORDS = 10
 
 
 @click.command()
-@click.argument("run")
+@click.argument("model")
 @click.argument("text", nargs=-1)
 @click.option(
     "--num-beams",
@@ -75,12 +75,12 @@ UNKNOWN_WORDS = 10
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object per sentence, with scores.")
 @compute_options()
-def translate(run: str, text: tuple[str, ...], **options: Any) -> None:
+def translate(model: str, text: tuple[str, ...], **options: Any) -> None:
     """Translate text with a trained model.
 
-    RUN is a run of attnworks train, or a model folder. The sentences are the arguments TEXT or, without them, the lines
-    of standard input. Every sentence gives one line, or N lines with --num-return-sequences N. Words that are not in
-    the vocabulary are read as <unk> and listed on standard error. An empty line stays empty. A translation that does
+    MODEL is a run of attnworks train, or a model folder. The sentences are the arguments TEXT or, without them, the
+    lines of standard input. Every sentence gives one line, or N lines with --num-return-sequences N. Words that are not
+    in the vocabulary are read as <unk> and listed on standard error. An empty line stays empty. A translation that does
     not end is cut at twice the number of tokens of the longest sentence in its batch, plus ten.
 
     \b
@@ -96,7 +96,12 @@ def translate(run: str, text: tuple[str, ...], **options: Any) -> None:
     from attnworks.cli.console import echo, print_json_line
     from attnworks.text.vocabulary import UNK
 
-    subject = as_subject(run, device=options.pop("device"), dtype=options.pop("dtype"))
+    subject = as_subject(
+        model,
+        device=options.pop("device"),
+        dtype=options.pop("dtype"),
+        progress=lambda remark, *_: echo(remark, err=True),
+    )
     translator = Translator(subject, **options)
     unknown: dict[str, None] = {}  # each word once, in the order of the text
     for made in translator(text or _lines_of_input()):

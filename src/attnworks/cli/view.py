@@ -41,7 +41,6 @@ def view(model: str, **options: Any) -> None:
     from attnworks.cli.console import progress_display
     from attnworks.cli.report import show_page
 
-    options["pin"] = options["pin"] or None
     texts = take_exam_texts(options)
     with progress_display("examine", quiet=as_json) as progress:
         page = attnworks.view(model, texts, progress=progress, **options)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import io
 import math
-from collections.abc import Callable, Mapping
+import sys
+import warnings
+from collections.abc import Callable, Iterable, Mapping
 from itertools import accumulate
 from typing import Any
 
@@ -17,6 +19,18 @@ Progress = Callable[[str, int, int], None]
 def silent(stage: str, done: int, total: int) -> None:
     """A callback that shows nothing."""
     del stage, done, total
+
+
+def tell_remarks(path: object, remarks: Iterable[str], progress: Progress = silent) -> None:
+    """Report remarks on a model to the callback; if that is `silent`, warn at the line of the user's own code."""
+    level, frame = 1, sys._getframe()
+    while frame.f_back is not None and str(frame.f_globals.get("__name__")).startswith("attnworks."):
+        level, frame = level + 1, frame.f_back
+    for remark in remarks:
+        if progress is silent:
+            warnings.warn(f"{path}: {remark}", stacklevel=level)
+        else:
+            progress(remark, 0, 0)
 
 
 def overall_progress(tell: Progress, stages: Mapping[str, float]) -> Progress:

@@ -57,6 +57,12 @@ def write_exam(exam: Examination, folder: str | os.PathLike[str]) -> Path:
     return folder
 
 
+def is_exam_folder(path: str | os.PathLike[str]) -> bool:
+    """Whether this is the folder of an examination; an error for a path that cannot be looked up."""
+    with disk_errors(f"open {path}", remedy="check the path"):
+        return (Path(path) / EXAM_FILE).is_file()
+
+
 def read_exam(folder: str | os.PathLike[str]) -> Examination:
     """The examination in `folder`, without control characters; an error if a file is missing, changed or malformed."""
     folder = Path(folder)

@@ -66,7 +66,7 @@ def report(
     exams: PageExam | Examination | AnyPath | Sequence[PageExam | Examination | AnyPath],
     out: AnyPath,
     *,
-    trace: AnyPath | Sequence[AnyPath] | None = None,
+    trace: AnyPath | Sequence[AnyPath] = (),
     advice: AnyPath | None = None,
     model: AnyPath | None = None,
 ) -> WrittenPage:
@@ -76,7 +76,7 @@ def report(
         exams: An `Examination`, its folder, or two of them: before and after.
         out: The file to write. A page of attnworks there is replaced; any other file is refused.
         trace: Files that `attnworks translate --trace` wrote, whose word alignments and beam searches are shown.
-            Default: None.
+            Default: (), none.
         advice: A file with what `attnworks advise --json` printed. Default: None.
         model: The folder of a reshaped model, whose receipts are shown. Default: None.
 
@@ -88,7 +88,7 @@ def report(
     out = Path(out)
     check_out(out)
     shown = [_page_exam(exam) for exam in _as_list(exams)]
-    for file in () if trace is None else _as_list(trace):
+    for file in _as_list(trace):
         shown = _with_trace(shown, Path(file))
     page_advice = None if advice is None else _advice(shown, Path(advice))
     receipts = () if model is None else _receipts(shown, str(model))

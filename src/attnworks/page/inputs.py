@@ -33,7 +33,7 @@ class FileKind(NamedTuple):
     keys: frozenset[str]
 
 
-TRACE = FileKind("a trace", "attnworks translate RUN TEXT --trace FILE", frozenset({"sentences"}))
+TRACE = FileKind("a trace", "attnworks translate MODEL TEXT --trace FILE", frozenset({"sentences"}))
 ADVICE = FileKind("advice", "attnworks advise MODEL --json > FILE", frozenset({"present", "trials", "chosen"}))
 
 

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from attnworks.attention.heads import HeadWeights
 from attnworks.core.checks import choice
+from attnworks.core.display import tell_remarks
 from attnworks.core.errors import AttnworksError, UsageError
 from attnworks.core.folders import BEST_POINTER, LAST_POINTER, new_folder, parse_json, read_json_bytes
 from attnworks.core.notation import DTYPES
@@ -309,7 +310,7 @@ def open_subject(
     path: str,
     *,
     device: str = "cpu",
-    dtype: str = "float32",
+    dtype: str | torch.dtype = "float32",
     max_length: int | None = None,
     tokenizer: Any = None,
 ) -> Subject:
@@ -319,7 +320,7 @@ def open_subject(
     Texts with more than `max_length` tokens are cut; without it, what is too long for the model is refused. A
     tokenizer takes the place of the one in the folder.
     """
-    choice("type of numbers", dtype, DTYPES)
+    dtype = choice("type of numbers", str(dtype).removeprefix("torch."), DTYPES)
     check_device(device)
     inside = package_folder(path)
     folder = path if inside is None else str(inside)
@@ -365,14 +366,16 @@ def wrap(model: Any, tokenizer: Any = None, name: str | None = None, max_length:
             return model.with_tokenizer(tokenizer, max_length)
         return model if max_length is None else model.cut_to(max_length)
     if isinstance(model, str | os.PathLike):
-        return open_subject(str(model), max_length=max_length, tokenizer=tokenizer)
+        opened = open_subject(str(model), max_length=max_length, tokenizer=tokenizer)
+        tell_remarks(model, opened.remarks)
+        return opened
     named = type(model).__name__ if name is None else name
     if isinstance(model, Transformer | Recurrent):
         return _kind(OWN_SUBJECT)(model, named).with_tokenizer(tokenizer, max_length)
     if isinstance(model, nn.Module) and hasattr(model, "set_attn_implementation"):
         return _kind(HF_SUBJECT)(model, named).with_tokenizer(tokenizer, max_length)
     expected, remedy = "a path, or a model of attnworks or Hugging Face", "use attnworks.traces.adapted for others"
-    raise UsageError("an examination", expected, named, remedy)
+    raise UsageError("a model", expected, named, remedy)
 
 
 def _kind(name: str) -> Any:

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from attnworks.page.server.start import open_live
+import attnworks
+from attnworks.page.server.start import live_model
 from attnworks.reshape.history import ModelFolder, write_outcome
 from attnworks.reshape.pruning.prune import Prune
 from attnworks.reshape.run import run_reshape
@@ -37,12 +38,12 @@ def reshaped(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest
     indirect=["reshaped"],
 )
 def test_receipts_are_on_the_page(reshaped: Path, title: str) -> None:
-    contents = open_live(str(reshaped), max_length=23, text=LINES[0]).page()
+    contents = live_model(attnworks.open(reshaped), max_length=23, text=LINES[0]).page()
     assert [receipt["title"] for receipt in contents.page["receipts"]] == [title]
     (exam,) = contents.page["exams"]
     assert exam["model"]["lineage"]["reshapes"] == [title]
 
 
 def test_a_model_that_was_not_reshaped() -> None:
-    contents = open_live(str(tiny_folder("bert")), max_length=23, text=LINES[0]).page()
+    contents = live_model(attnworks.open(tiny_folder("bert")), max_length=23, text=LINES[0]).page()
     assert contents.page["receipts"] == [] and "lineage" not in contents.page["exams"][0]["model"]

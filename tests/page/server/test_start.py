@@ -20,13 +20,16 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+import attnworks
 from attnworks.cli import main
+from attnworks.core.errors import UsageError
 from attnworks.exam.examiner import ExamSettings, run_examination
 from attnworks.exam.folder import write_exam
+from attnworks.page.server import start
 from attnworks.page.server.access import check_local, local_hosts
 from attnworks.page.server.live import LiveModel
 from attnworks.text.passages import from_texts
-from tests.exam_helpers import LINES, tiny_folder
+from tests.exam_helpers import LINES, tiny_folder, tiny_tokenizer
 
 PATIENCE = 180.0
 ADDRESS = re.compile(r"http://127\.0\.0\.1:\d+/[\w-]{32,}/")
@@ -82,7 +85,9 @@ def test_stops_while_it_works_however_often_it_is_told() -> None:
 
 ENDLESS = """
 import sys, time
+import attnworks
 from attnworks.cli import main
+from attnworks.core.errors import UsageError
 from attnworks.page.server.live import LiveModel
 
 def inspect(self, question):
@@ -148,3 +153,17 @@ def test_missing_extra(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_no_such_model(tmp_path: Path) -> None:
     result = CliRunner().invoke(main, ["serve", str(tmp_path / "nothing")])
     assert result.exit_code in (1, 2) and result.output.count("\n") == 1
+
+
+def test_a_model_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is served with its tokenizer; without one, the error says how to give it."""
+    given: list[tuple[LiveModel, str]] = []
+    monkeypatch.setattr(start, "run_server", lambda model, name, *_, **__: given.append((model, name)) or True)
+    opened = attnworks.open(tiny_folder("bert"))
+    assert attnworks.serve(opened.model, tokenizer=tiny_tokenizer("bert"), text=LINES[0])
+    ((model, name),) = given
+    assert name == type(opened.model).__name__ and model.base.model is opened.model
+    with pytest.raises(UsageError, match="pass tokenizer="):
+        attnworks.serve(opened.model)
+    with pytest.raises(UsageError, match="got int"):
+        attnworks.serve(3)

@@ -13,6 +13,3 @@ def check_installed() -> None:
         raise MissingExtraError(
             "attnworks serve", f"{' and '.join(missing)} installed", "no such package", "pip install attnworks[serve]"
         )
-
-
-check_installed()
