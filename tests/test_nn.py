@@ -15,6 +15,7 @@ from attnworks import attention
 from attnworks.attention import Mask
 from attnworks.core.errors import UnknownNameError, UsageError
 from attnworks.nn import MultiheadAttention
+from tests.helpers import unchecked
 
 B, H, QUERIES, KEYS, E, KDIM, VDIM = 3, 2, 5, 7, 22, 13, 17
 LIMITS = {torch.float32: 1e-6, torch.float64: 1e-12}
@@ -176,6 +177,11 @@ def test_state_and_first_values_are_those_of_torch(options: str) -> None:
     assert all(torch.equal(ours.state_dict()[name], tensor) for name, tensor in theirs.state_dict().items())
     theirs.load_state_dict(ours.state_dict(), strict=True)
     ours._reset_parameters()
+
+
+def test_from_torch_wants_a_layer_of_attention() -> None:
+    with unchecked(), pytest.raises(UsageError, match=r"expected a torch\.nn\.MultiheadAttention, got Linear"):
+        MultiheadAttention.from_torch(nn.Linear(2, 2))  # pyright: ignore[reportArgumentType]
 
 
 def test_from_torch_copies_weights_options_and_mode() -> None:

@@ -92,6 +92,8 @@ class MultiheadAttention(nn.MultiheadAttention):
     @classmethod
     def from_torch(cls, layer: nn.MultiheadAttention, mechanism: str = "dense") -> MultiheadAttention:
         """A layer with the weights of a torch layer, copied, in the same mode."""
+        if not isinstance(layer, nn.MultiheadAttention):
+            raise UsageError("from_torch", "a torch.nn.MultiheadAttention", type(layer).__name__, "pass such a layer")
         weight = layer.out_proj.weight
         new = cls(
             layer.embed_dim,

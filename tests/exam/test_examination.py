@@ -115,6 +115,9 @@ def test_readings_by_name() -> None:
     exam = examined()
     assert exam["rank.residual"] is exam.readings["rank.residual"]
     assert "rank.residual" in exam and "rank.nothing" not in exam
+    assert exam.readings.get("rank.residual") is exam["rank.residual"]
+    assert exam.readings.get("nope") is None and exam.readings.get("nope", 3) == 3
+    assert examined("encoder", "decoder").readings.get("rank.residual", "which") == "which"
     with pytest.raises(UnknownNameError, match=r"did you mean 'rank\.residual'"):
         exam["rank.residuals"]
     with pytest.raises(UsageError, match=r"rank\.residual@encoder"):

@@ -198,6 +198,20 @@ def test_names_that_do_not_exist(name: str, told: str) -> None:
     assert told in str(found.value) and "\n" not in str(found.value)
 
 
+def test_get_returns_the_default() -> None:
+    cache = attnworks.trace(hugging_face("bert"), TEXT)
+    assert cache.get("1.2").name == cache.get((1, 2)).name == "enc.1.2" and (1, 2) in cache and (1, 99) not in cache
+    assert cache.get("9.9") is None and cache.get("9.9", 3) == 3
+
+
+@pytest.mark.parametrize("text", [["one", "two"], 3, b"bytes"])
+def test_one_text_at_a_time(text: Any) -> None:
+    with pytest.raises(UsageError, match=r"expected one text, got (list|int|bytes)"):
+        attnworks.trace(hugging_face("bert"), text)
+    with pytest.raises(UsageError, match=r"expected one text, got (list|int|bytes)"):
+        attnworks.trace(hugging_face("t5"), TEXT, target=text)
+
+
 def test_a_table_wants_one_head() -> None:
     with pytest.raises(UsageError, match=r"ask for enc\.0\.0"):
         traced(hugging_face("bert"))["0"].to_frame()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import pytest
@@ -225,8 +225,10 @@ def test_heads_that_do_not_exist(name: str) -> None:
     plain = logits(subject)
     several: list[Any] = [{"off": "7.7"}, {"weights": {"enc.0.11": plain}}, {"off": f"{LAST[name]},nothing"}]
     for edits in several:
-        with pytest.raises(UsageError, match="no such head") as found, subject.edit(**edits):
-            logits(subject)
+        with pytest.raises(UsageError, match="no such head") as found:
+            edit = subject.edit(**edits)  # models whose parts are not known tell at their first run
+            with nullcontext() if "adapted" not in name else edit:
+                logits(subject)
         layer, _, head = LAST[name].rpartition(".")
         assert "\n" not in str(found.value) and f"{layer}.0 to {layer}." in str(found.value) and head
     assert torch.equal(logits(subject), plain)

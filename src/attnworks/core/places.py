@@ -68,6 +68,12 @@ class HeadId(NamedTuple):
         return found
 
 
+def names_head(pattern: str, head: HeadId, *, short: bool) -> bool:
+    """Whether a name or pattern names a head; with `short`, also without the kind: 0.3 for enc.0.3."""
+    names = [str(head), *([f"{head.slot.layer}.{head.head}"] if short else [])]
+    return any(fnmatchcase(name, pattern) for name in names)
+
+
 def select_heads(pattern: str, heads: Mapping[Slot, int]) -> list[HeadId]:
     """The heads that match at least one of the comma-separated patterns, in the order of the model.
 
@@ -86,16 +92,16 @@ def select_heads(pattern: str, heads: Mapping[Slot, int]) -> list[HeadId]:
     asked = f"heads {pattern!r}"
     if not every:
         raise UsageError(asked, "a model with heads to choose", "none, or shared by layers", "choose another model")
-    names = {head: str(head) if len(kinds) > 1 else f"{head.slot.layer}.{head.head}" for head in every}
     selected: set[HeadId] = set()
     for part in (part.strip() for part in pattern.split(",")):
-        found = [head for head in every if fnmatchcase(str(head), part) or fnmatchcase(names[head], part)]
+        found = [head for head in every if names_head(part, head, short=len(kinds) == 1)]
         if not found:
             across = "cross" in part and "cross" not in kinds
             which = "heads" if "cross" in kinds else "heads of self-attention"
             ranges = ", ".join(f"{slot}.0 to {slot}.{count - 1}" for slot, count in heads.items() if count)
             got = "cross-attention, which has no positions in common" if across else repr(part)
-            remedy = f"for instance {names[every[-1]]}, {every[0].slot}.* or none"
+            last = str(every[-1]) if len(kinds) > 1 else str(every[-1]).partition(".")[2]
+            remedy = f"for instance {last}, {every[0].slot}.* or none"
             raise UsageError(asked, f"{which} ({ranges}), by name or with *", got, remedy)
         selected.update(found)
     return [head for head in every if head in selected]

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from attnworks.core.display import counted, data_frame, format_number, rich_html
-from attnworks.core.errors import UsageError
+from attnworks.core.errors import UnknownNameError, UsageError
 from attnworks.core.places import KINDS, HeadId, Kind, Slot
 from attnworks.core.registry import unknown_name
 
@@ -286,6 +286,13 @@ class Readings(Mapping[str, Reading]):
             got, remedy = "a name that several kinds of attention share", f"say which kind, as in {each[0]}"
             raise UsageError(f"reading {name!r}", f"one of {', '.join(each)}", got, remedy)
         raise unknown_name("reading", name, self)
+
+    def get(self, name: str, default: Any = None) -> Any:
+        """The reading of this name; the default if there is none, or if several kinds of attention have one."""
+        try:
+            return self[name]
+        except (UnknownNameError, UsageError):
+            return default
 
     def of(self, name: str) -> list[Reading]:
         """The reading of this name in every kind of attention that has it."""

@@ -127,9 +127,16 @@ class TraceCache(Mapping[str, Activations]):
 
     def __contains__(self, name: object) -> bool:
         try:
-            return isinstance(name, str) and self[name] is not None
+            return isinstance(name, str | int | tuple) and self[name] is not None
         except UsageError:
             return False
+
+    def get(self, name: str | int | tuple[int | str, ...], default: Any = None) -> Any:
+        """The activations of this name; the default if there are none."""
+        try:
+            return self[name]
+        except UsageError:
+            return default
 
     def __iter__(self) -> Iterator[str]:
         return map(str, self.layers)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from fnmatch import fnmatchcase
 
 import torch
 from jaxtyping import Float
@@ -12,7 +11,7 @@ from torch import Tensor
 
 from attnworks.attention.heads import Scoring
 from attnworks.core.errors import UsageError
-from attnworks.core.places import NO_HEADS, HeadId
+from attnworks.core.places import NO_HEADS, HeadId, Slot, names_head
 from attnworks.traces.layer import LayerHook, LayerTrace, StreamTrace
 from attnworks.traces.maps import maps_of
 
@@ -47,25 +46,28 @@ class HeadEdits:
         """A hook that makes these edits, and shows the edited layer to `hook`."""
         return _EditHook(self, hook)
 
-    def matching(self, pattern: str, trace: LayerTrace) -> list[int]:
+    def matching(self, pattern: str, slot: Slot, heads: int) -> list[int]:
         """The heads of a layer that this name or pattern names."""
-        found = []
-        for head in range(trace.heads):
-            names = [str(HeadId(trace.slot, head))]
-            if not self.several:
-                names.append(f"{trace.slot.layer}.{head}")
-            if any(fnmatchcase(name, pattern) for name in names):
-                found.append(head)
+        found = [head for head in range(heads) if names_head(pattern, HeadId(slot, head), short=not self.several)]
         if found:
             self.found.add(pattern)
         return found
 
+    def look_up(self, heads: Mapping[Slot, int], name: str) -> None:
+        """Refuse names that none of these heads has: the number of heads of every layer of the model."""
+        for slot, count in heads.items():
+            self.layers[str(slot)] = count
+            for pattern in self.patterns:
+                self.matching(pattern, slot, count)
+        self.check_found(name)
+
     def apply(self, trace: LayerTrace) -> LayerTrace | None:
         """The layer with these edits; None if it has none."""
         self.layers[str(trace.slot)] = trace.heads
-        off = {head for part in self.patterns_off for head in self.matching(part, trace)}
-        weights = {head: change for name, change in self.weights.items() for head in self.matching(name, trace)}
-        outputs = {head: change for name, change in self.outputs.items() for head in self.matching(name, trace)}
+        at = trace.slot, trace.heads
+        off = {head for part in self.patterns_off for head in self.matching(part, *at)}
+        weights = {head: change for name, change in self.weights.items() for head in self.matching(name, *at)}
+        outputs = {head: change for name, change in self.outputs.items() for head in self.matching(name, *at)}
         if not (off or weights or outputs):
             return None
         Y, edited = trace.Y.clone(), trace
@@ -91,7 +93,7 @@ class HeadEdits:
         return self.patterns[: len(self.patterns) - len(self.weights) - len(self.outputs)]
 
     def check_found(self, name: str) -> None:
-        """Refuse names that no head of the model has. Heads are known once the model has run."""
+        """Refuse names that no head of the model has. Heads of a model of unknown parts are known once it has run."""
         if missing := [pattern for pattern in self.patterns if pattern not in self.found]:
             known = ", ".join(f"{slot}.0 to {slot}.{heads - 1}" for slot, heads in self.layers.items() if heads)
             raise UsageError(

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from attnworks.core.errors import FolderError, UsageError
 from attnworks.core.folders import best_checkpoint, read_sealed, seal, sha256
-from attnworks.core.places import Kind
+from attnworks.core.places import Kind, Slot
 from attnworks.models import Observation, Recurrent, Transformer
 from attnworks.models.anatomy import own_anatomy
 from attnworks.models.decoding import greedy
@@ -131,6 +131,11 @@ class OwnSubject(Subject):
         self.source = VocabularyReader(both[side == "target"], side, self.max_length, max_length)
         if self.abilities.kind == "encoder-decoder":
             self.target = VocabularyReader(both[1], "target", self.max_length, max_length)
+
+    def _head_counts(self) -> dict[Slot, int]:
+        if isinstance(self.model, Recurrent):
+            return {} if self.model.attention is None else {Slot("cross", 0): 1}
+        return super()._head_counts()
 
     @property
     def _attention_kinds(self) -> set[Kind]:

@@ -114,14 +114,13 @@ class Subject(ABC):
         assert logits is not None
         return logits[0]
 
-    @contextmanager
     def edit(
         self,
         *,
         off: str | Sequence[str] = NO_HEADS,
         weights: Mapping[str, HeadChange] | None = None,
         outputs: Mapping[str, HeadChange] | None = None,
-    ) -> Iterator[None]:
+    ) -> AbstractContextManager[None]:
         """Change heads for the runs inside a `with` block: `run`, `logits`, `attnworks.trace`, `attnworks.examine`.
 
         A direct call of a Hugging Face model, `subject.model(...)`, is edited too, and so is its `generate`; a direct
@@ -139,6 +138,12 @@ class Subject(ABC):
         ...     changed = subject.logits("The cat sat .")
         """
         edits = HeadEdits(off, weights or {}, outputs or {}, several=len(self._attention_kinds) > 1)
+        if edits.patterns and (heads := self._head_counts()):
+            edits.look_up(heads, self.name)
+        return self._editing(edits)
+
+    @contextmanager
+    def _editing(self, edits: HeadEdits) -> Iterator[None]:
         before = self._edits
         self._edits = (*before, edits)
         try:
@@ -150,6 +155,10 @@ class Subject(ABC):
     def _edited_calls(self) -> AbstractContextManager[None]:
         """Within this context direct calls of the model are edited, if this kind of model can do that."""
         return nullcontext()
+
+    def _head_counts(self) -> dict[Slot, int]:
+        """The number of heads of every attention layer; empty if the parts of the model are not known."""
+        return {slot: len(read().W_Q) for slot, read in weight_readers(self.blocks).items()}
 
     @property
     def _attention_kinds(self) -> set[Kind]:
@@ -266,6 +275,9 @@ class Subject(ABC):
 
     def read_one(self, text: str | Passage, target: str | None = None) -> TokenizedText:
         """The tokens of one text in a batch of its own, however short it is."""
+        for given in (text, target):
+            if not isinstance(given, str | Passage | None):
+                raise UsageError(f"a text for {self.name}", "one text", type(given).__name__, "give one string")
         passage = text if isinstance(text, Passage) else Passage(Text(text), None if target is None else Text(target))
         sides, pads, written = self._rows([passage])
         if not all(len(row) for rows in sides for row in rows):
