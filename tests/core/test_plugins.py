@@ -244,6 +244,42 @@ def test_a_broken_plugin_is_one_line_and_exit_code_two(name: str, folder: Path) 
     assert result.stderr.startswith(f"attnworks: plug-in '{name}'") and result.stderr.count("\n") == 1
 
 
+def test_a_broken_plugin_of_the_environment_is_left_out(folder: Path) -> None:
+    """With one line of warning, also where a command of a plug-in is looked for; the others are loaded."""
+    told = {"ATTNWORKS_PLUGINS": "no_luck,mine,quiet"}
+    for arguments in (("count", "--mechanism", "mine", "--length", 64), ("quieter", "none", "--factor", 2)):
+        result = attnworks(folder, *arguments, **told)
+        warning, *rest = result.stderr.splitlines()
+        assert warning.startswith("attnworks: plug-in 'no_luck'") and "no_luck" not in "".join(rest), result.stderr
+        assert (result.returncode == 0) is (arguments[0] == "count")
+    assert attnworks(folder, "--plugin", "no_luck", "count", "base", **told).returncode == 2
+
+
+FIELDS = {
+    "factor: Missing = 1.0": ("fields whose types Python can look up", "NameError"),
+    "factor: int | str = 1": ("an int, float, str or bool", "int | str"),
+    "factor: float = field(default_factory=lambda: 1 / 0)": ("fields that can be options", "ZeroDivisionError"),
+    "out: float = 1.0": ("of a name that no other option has", "an option of every reshape"),
+}
+
+
+@pytest.mark.parametrize("line", FIELDS)
+def test_a_reshape_whose_fields_cannot_be_options(line: str, folder: Path) -> None:
+    text = RESHAPE.replace("factor: float = 1.0", line).replace("import dataclass", "import dataclass, field")
+    (folder / "odd.py").write_text(f"from __future__ import annotations\n{text}")
+    result = attnworks(folder, "--plugin", "odd", "quieter", "anything")
+    assert result.returncode == 2 and result.stderr.count("\n") == 1, result.stderr
+    assert all(words in result.stderr for words in FIELDS[line])
+
+
+def test_a_reshape_that_refuses_its_options(folder: Path) -> None:
+    check = "    def __post_init__(self):\n        float('x' * int(self.factor))\n    name ="
+    (folder / "odd.py").write_text(RESHAPE.replace("    name =", check))
+    result = attnworks(folder, "--plugin", "odd", "quieter", "anything", "--factor", 2, "--out", "new")
+    assert result.returncode == 2 and result.stderr.count("\n") == 1, result.stderr
+    assert "reshape quieter: expected options that it accepts, got ValueError: could not convert" in result.stderr
+
+
 def test_help_works_with_a_broken_plugin(folder: Path) -> None:
     for arguments in (("--help",), ("train", "--help"), ("--version",)):
         result = attnworks(folder, "--plugin", "no_luck", *arguments, ATTNWORKS_PLUGINS="no_syntax")

@@ -17,7 +17,7 @@ from attnworks import __version__
 from attnworks.cli.console import echo
 from attnworks.cli.options import SuggestingGroup
 from attnworks.core.errors import AttnworksError, UnknownNameError, UsageError, printable
-from attnworks.core.plugins import load_plugin, requested_plugins
+from attnworks.core.plugins import load_requested
 
 _VERBS = {
     "Build": ("train", "translate", "count", "bench"),
@@ -129,6 +129,5 @@ def main(ctx: click.Context, plugins: tuple[str, ...]) -> None:
 
     Exit codes: 0 done, 1 could not be done, 2 wrong usage.
     """
-    ctx.obj = requested_plugins(plugins)
-    for name in () if ctx.meta.get(_FOR_HELP) else ctx.obj:
-        load_plugin(name)
+    if not ctx.meta.get(_FOR_HELP):
+        load_requested(plugins)

@@ -6,13 +6,15 @@ import dataclasses
 import inspect
 import types
 import typing
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from attnworks.cli.reshape_verbs import apply_and_show, reshape_options
-from attnworks.core.errors import UsageError
-from attnworks.core.plugins import has_entry_points, load_plugin, requested_plugins
+from attnworks.core.errors import AttnworksError, UsageError, short_message
+from attnworks.core.plugins import has_entry_points, load_requested, requested_plugins
 
 if TYPE_CHECKING:
     from attnworks.reshape.contract import Reshape
@@ -22,11 +24,10 @@ _TYPES = (int, float, str, bool)
 
 def plugin_command(ctx: click.Context, name: str) -> click.Command | None:
     """The command of a reshape that a plug-in registers under this name; None if there is none."""
-    plugins = requested_plugins(ctx.find_root().params.get("plugins", ()))
-    if not plugins and not has_entry_points("attnworks.reshapes"):
+    named = ctx.find_root().params.get("plugins", ())
+    if not requested_plugins(named) and not has_entry_points("attnworks.reshapes"):
         return None
-    for plugin in plugins:
-        load_plugin(plugin)
+    load_requested(named)
     from attnworks.reshape import RESHAPES
 
     return reshape_command(name, RESHAPES[name]) if name in RESHAPES else None
@@ -37,14 +38,28 @@ def reshape_command(name: str, kind: type[Reshape]) -> click.Command:
     fields = _fields(kind)
 
     def run(model: str, **options: Any) -> None:
-        asked = kind(**{field.name: options.pop(field.name) for field, _ in fields})
+        given = {field.name: options.pop(field.name) for field, _ in fields}
+        with _one_line(f"reshape {name}", "options that it accepts", "change them"):
+            asked = kind(**given)
         apply_and_show(asked, model, options)
 
     command = click.command(name, help=inspect.getdoc(kind))(reshape_options(run))
     taken = {parameter.name for parameter in command.params} | {"model"}
-    own = [_option(name, field, hint, taken) for field, hint in fields]
+    with _one_line(f"reshape {name}", "fields that can be options", "change the fields"):
+        own = [_option(name, field, hint, taken) for field, hint in fields]
     command.params = [click.Argument(["model"]), *own, *command.params]
     return command
+
+
+@contextmanager
+def _one_line(asked: str, expected: str, remedy: str) -> Iterator[None]:
+    """An error of the code of a plug-in as a UsageError."""
+    try:
+        yield
+    except AttnworksError:
+        raise
+    except Exception as error:
+        raise UsageError(asked, expected, f"{type(error).__name__}: {short_message(error)}", remedy) from error
 
 
 def _fields(kind: type[Reshape]) -> list[tuple[dataclasses.Field[Any], Any]]:
@@ -52,13 +67,15 @@ def _fields(kind: type[Reshape]) -> list[tuple[dataclasses.Field[Any], Any]]:
         raise UsageError(
             f"reshape {kind.__name__}", "a frozen dataclass", "another class", "write @dataclass(frozen=True) above it"
         )
-    hints = typing.get_type_hints(kind)
+    with _one_line(f"reshape {kind.__name__}", "fields whose types Python can look up", "import them in its module"):
+        hints = typing.get_type_hints(kind)
     return [(field, hints[field.name]) for field in dataclasses.fields(kind) if field.init]
 
 
 def _option(name: str, field: dataclasses.Field[Any], hint: Any, taken: set[str]) -> click.Option:
     if typing.get_origin(hint) in (types.UnionType, typing.Union):  # int | None is an int that may be left out
-        hint = next(one for one in typing.get_args(hint) if one is not types.NoneType)
+        kinds = [one for one in typing.get_args(hint) if one is not types.NoneType]
+        hint = kinds[0] if len(kinds) == 1 else hint
     if hint not in _TYPES or field.name in taken:
         raise UsageError(
             f"reshape {name} with the field {field.name}",

@@ -19,6 +19,10 @@ VARIABLE = "ATTNWORKS_PLUGINS"
 """The environment variable with names of modules, comma-separated."""
 
 
+_LEFT_OUT: set[str] = set()
+"""Modules of the environment variable that failed."""
+
+
 def load_plugin(name: str) -> ModuleType:
     """Import a module that registers mechanisms, measures or reshapes.
 
@@ -46,6 +50,25 @@ def load_plugin(name: str) -> ModuleType:
             f"{type(error).__name__}: {short_message(error)}{_place(error)}",
             "change to its folder, or install it" if missing else "correct the module, or leave it out",
         ) from error
+
+
+def load_requested(named: Sequence[str] = ()) -> None:
+    """Import the modules of the environment variable, then those named.
+
+    One of the variable that fails is left out, with one line on standard error (the logger "attnworks"). One that is
+    named is an error.
+    """
+    for name in requested_plugins(named):
+        try:
+            load_plugin(name)
+        except UsageError as error:
+            if name in named:
+                raise
+            if name not in _LEFT_OUT:
+                import logging
+
+                _LEFT_OUT.add(name)
+                logging.getLogger("attnworks").warning("attnworks: %s; %s goes on without it", error, VARIABLE)
 
 
 def load_entry_points(groups: Sequence[str] = ENTRY_POINTS) -> list[str]:
