@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 from torch import Tensor
 
 from attnworks import attention
 from attnworks.attention import Attended, AttentionCost, Context, Geometry, Mask
-from attnworks.attention.check import REMEDIES, MechanismCheck, check_mechanism
+from attnworks.attention.check import REMEDIES, MechanismCheck, PropertyRow, check_mechanism
 from attnworks.attention.check_properties import (
     BLIND,
     COST,
@@ -166,3 +168,10 @@ def test_what_is_no_mechanism_is_refused() -> None:
 
 def test_a_result_without_rows_holds() -> None:
     assert MechanismCheck("nothing", ()).ok
+
+
+def test_notebooks_show_a_table() -> None:
+    row = PropertyRow("a property", False, "0.5", "a remedy", 1, 2)
+    page = MechanismCheck("mine", (row, replace(row, passed=True)))._repr_html_()
+    words = ("<pre", "mine: 1 of 2 properties hold", "FAIL", "ok", row.name, row.measured, row.remedy)
+    assert all(word in page for word in words)

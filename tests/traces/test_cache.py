@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import io
 from typing import Any
 
 import pytest
 import torch
+from rich.console import Console
 from torch import Tensor
 
 import attnworks
@@ -196,6 +198,20 @@ def test_names_that_do_not_exist(name: str, told: str) -> None:
     with pytest.raises(UsageError) as found:
         cache[name]
     assert told in str(found.value) and "\n" not in str(found.value)
+
+
+def test_terminals_and_notebooks_show_tables() -> None:
+    cache = attnworks.trace(hugging_face("bert"), TEXT)
+    for found, words in (
+        (cache, ["enc.1", "value width", "tired child"]),
+        (cache["1"], ["enc.1.2", "largest weight"]),
+        (cache["1.2"], ["attends most to", cache.tokens[1]]),
+    ):
+        out = io.StringIO()
+        Console(file=out, width=100).print(found)
+        shown = out.getvalue()
+        assert all(word in shown for word in words), shown
+        assert all(word in found._repr_html_() for word in words) and "<pre" in found._repr_html_()
 
 
 def test_get_returns_the_default() -> None:

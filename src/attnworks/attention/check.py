@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import product
 
@@ -12,7 +12,7 @@ from attnworks.attention import check_properties as properties
 from attnworks.attention.check_cases import BATCH, CHECKED_MASKS, Build, CheckCase, blind_queries
 from attnworks.attention.check_properties import Measured
 from attnworks.attention.contract import Context, Geometry, Mechanism, MechanismSpec
-from attnworks.core.display import counted
+from attnworks.core.display import ShownTable, counted
 from attnworks.core.errors import UsageError, short_message
 
 LENGTH_ONE = "length one equals the reference"
@@ -55,7 +55,7 @@ class PropertyRow:
 
 
 @dataclass(frozen=True)
-class MechanismCheck:
+class MechanismCheck(ShownTable):
     """The result of `attention.check`: the mechanism, and a row for each property that applies to it."""
 
     mechanism: str
@@ -81,8 +81,19 @@ class MechanismCheck:
             )
 
     def __str__(self) -> str:
+        return "\n".join([self._title, *map(str, self.rows)])
+
+    @property
+    def _title(self) -> str:
         held = len(self.rows) - len(self.failed)
-        return "\n".join([f"{self.mechanism}: {held} of {len(self.rows)} properties hold", *map(str, self.rows)])
+        return f"{self.mechanism}: {held} of {len(self.rows)} properties hold"
+
+    def _table(self) -> tuple[str, Sequence[str], Iterable[Sequence[str]]]:
+        rows = [
+            ("ok" if row.passed else "FAIL", row.name, row.measured, "" if row.passed else row.remedy)
+            for row in self.rows
+        ]
+        return self._title, ("", "property", "measured", "remedy"), rows
 
 
 def check_mechanism(

@@ -6,7 +6,7 @@ import io
 import math
 import sys
 import warnings
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import accumulate
 from typing import Any
 
@@ -24,7 +24,7 @@ def silent(stage: str, done: int, total: int) -> None:
 def tell_remarks(path: object, remarks: Iterable[str], progress: Progress = silent) -> None:
     """Report remarks on a model to the callback; if that is `silent`, warn at the line of the user's own code."""
     level, frame = 1, sys._getframe()
-    while frame.f_back is not None and str(frame.f_globals.get("__name__")).startswith("attnworks."):
+    while frame.f_back is not None and str(frame.f_globals.get("__name__")).partition(".")[0] == "attnworks":
         level, frame = level + 1, frame.f_back
     for remark in remarks:
         if progress is silent:
@@ -124,6 +124,31 @@ def data_frame(data: Any, **options: Any) -> Any:
             "a DataFrame", "the package pandas", "an environment without it", "pip install 'attnworks[frames]'"
         ) from error
     return pandas.DataFrame(data, **options)
+
+
+class ShownTable:
+    """A result that terminals and notebooks show as a table, in packages that know nothing of rich."""
+
+    def _table(self) -> tuple[str, Sequence[str], Iterable[Sequence[str]]]:
+        """The title, the headings and the rows."""
+        raise NotImplementedError
+
+    def __rich__(self) -> Any:
+        from rich.box import SIMPLE_HEAD
+        from rich.console import Group
+        from rich.table import Table
+        from rich.text import Text
+
+        title, headings, rows = self._table()
+        table = Table(box=SIMPLE_HEAD, pad_edge=False)
+        for heading in headings:
+            table.add_column(Text(heading), overflow="fold")
+        for row in rows:
+            table.add_row(*map(Text, row))
+        return Group(Text(title, "bold"), table)
+
+    def _repr_html_(self) -> str:
+        return rich_html(self)
 
 
 def rich_html(result: Any) -> str:

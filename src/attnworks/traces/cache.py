@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from attnworks.core.display import data_frame
+from attnworks.core.display import ShownTable, counted, data_frame, format_number
 from attnworks.core.errors import UsageError
 from attnworks.core.places import KINDS, Kind, Slot, select_heads
 from attnworks.models.modes import eval_mode
@@ -24,7 +24,7 @@ _Tokens = tuple[str, ...]
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Activations:
+class Activations(ShownTable):
     """The attention of one layer, or of one head, on one text.
 
     Tensors of a layer have the heads as their first axis. Tensors of one head do not have this axis.
@@ -84,8 +84,20 @@ class Activations:
         )
         return f"<Activations of {self.name}: {shapes}>"
 
+    def _table(self) -> tuple[str, Sequence[str], Iterable[Sequence[str]]]:
+        """Of one head, the key that each query attends to most; of a layer, this weight averaged over queries."""
+        title = f"{self.name}: {len(self.query_tokens)} queries, {len(self.key_tokens)} keys"
+        largest, keys = self.weights.float().max(-1)
+        if self.weights.dim() == 2:
+            found = zip(self.query_tokens, keys.tolist(), largest.tolist(), strict=True)
+            rows = [(query, self.key_tokens[key], format_number(weight)) for query, key, weight in found]
+            return title, ("query", "attends most to", "weight"), rows
+        means = largest.mean(-1).tolist()
+        rows = [(f"{self.name}.{head}", format_number(mean)) for head, mean in enumerate(means)]
+        return title, ("head", "largest weight of a query, on average"), rows
 
-class TraceCache(Mapping[str, Activations]):
+
+class TraceCache(ShownTable, Mapping[str, Activations]):
     """Every activation of one text by name.
 
     tokens      the tokens of the text; of the source, if the model has an encoder and a decoder
@@ -148,6 +160,15 @@ class TraceCache(Mapping[str, Activations]):
         heads = sum(layer.heads for layer in self.layers.values())
         names = ", ".join(self)
         return f"<TraceCache of {len(self.tokens)} tokens: {len(self)} layers, {heads} heads ({names})>"
+
+    def _table(self) -> tuple[str, Sequence[str], Iterable[Sequence[str]]]:
+        title = f"Trace of {counted(len(self.tokens), 'token')}: {' '.join(self.tokens)}"
+        sizes = ("heads", "queries", "keys", "key width", "value width")
+        rows = [
+            (name, *map(str, (layer.heads, *layer.scores.shape[1:], layer.K.shape[-1], layer.V.shape[-1])))
+            for name, layer in self.items()
+        ]
+        return title, ("layer", *sizes), rows
 
 
 class _KeepHook(LayerHook):
