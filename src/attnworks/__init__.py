@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
+from collections.abc import Callable
+from types import FunctionType
 from typing import TYPE_CHECKING
 
 __version__ = "0.1.0"
@@ -91,7 +94,31 @@ def __getattr__(name: str) -> object:
         close = difflib.get_close_matches(name, __all__, n=1)
         remedy = f"did you mean {close[0]!r}?" if close else f"it has {', '.join(sorted(__all__))}"
         raise AttributeError(f"module 'attnworks' has no attribute {name!r}; {remedy}")
-    return getattr(importlib.import_module(f"attnworks.{_HOME[name]}"), name)
+    found = getattr(importlib.import_module(f"attnworks.{_HOME[name]}"), name)
+    return _suggesting(found) if isinstance(found, FunctionType) else found
+
+
+@functools.cache
+def _suggesting(function: FunctionType) -> Callable[..., object]:
+    """The function, whose error for a misspelled keyword argument suggests the nearest one."""
+    import difflib
+    import inspect
+
+    known = inspect.signature(function).parameters
+    if any(parameter.kind is parameter.VAR_KEYWORD for parameter in known.values()):
+        return function
+
+    @functools.wraps(function)
+    def call(*given: object, **named: object) -> object:
+        for name in named.keys() - known.keys():
+            short = [argument for argument in known if name == "".join(word[0] for word in argument.split("_"))]
+            close = [*short, *difflib.get_close_matches(name, known, n=1)]
+            remedy = f"did you mean {close[0]!r}?" if close else f"it has {', '.join(known)}"
+            raise TypeError(f"{function.__name__}() got an unexpected keyword argument {name!r}; {remedy}")
+        return function(*given, **named)
+
+    call.__module__ = __name__  # where pickle finds it
+    return call
 
 
 def __dir__() -> list[str]:

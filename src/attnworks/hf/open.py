@@ -93,6 +93,24 @@ def open_model(
     return OpenedModel(model.to(device).eval(), tokenizer, name)
 
 
+def empty_model(path_or_id: str) -> Any:
+    """The model of a folder as `open_model` builds it, on torch's device meta: shapes alone, no weights are read."""
+    transformers = _transformers(path_or_id)
+    with quiet():
+        folder = folder_of(path_or_id)
+        if is_reshaped(folder):
+            return open_model(path_or_id, dtype=None).model
+        with disk_errors(f"open {folder}", remedy="check that you may read it"):
+            config = _config(folder, transformers, _read_config(folder, transformers))
+        named = _named_class(transformers, config)
+        try:
+            with torch.device("meta"):
+                return transformers.AutoModel.from_config(config) if named is None else named(config)
+        except Exception as error:
+            expected, got = "a config that transformers can build a model of", short_message(error)
+            raise load_error(folder / CONFIG_FILE, expected, got, "check it") from error
+
+
 def _transformers(asked: str) -> ModuleType:
     if importlib.util.find_spec("transformers") is None:
         remedy = "pip install 'attnworks[hf]'"
