@@ -10,7 +10,7 @@ from playwright.sync_api import expect
 from attnworks import examine
 from attnworks.exam.examination import Examination
 from attnworks.page.file import report
-from attnworks.page.server.start import open_live
+from attnworks.page.server.start import live_model
 from attnworks.reshape.history import ModelFolder, write_outcome
 from attnworks.reshape.pruning.prune import Prune
 from attnworks.reshape.run import run_reshape
@@ -76,7 +76,7 @@ def test_heads_that_nothing_matches_are_named(look: Open, pruned: Pruned, tmp_pa
 
 
 def test_receipts_of_a_live_model(look: Open, pruned: Pruned) -> None:
-    model = open_live(str(pruned.folder), max_length=23, text=LINES[0])
+    model = live_model(open_subject(str(pruned.folder)), max_length=23, text=LINES[0])
     with serving(model.page(), model) as client:
         shown = look(f"http://127.0.0.1:{client.port}/{TOKEN}/", "#reshape")
         expect(shown.root.get_by_text("1. Cut 3 of 6 heads (0.0,1.0,1.1)")).to_be_visible()
