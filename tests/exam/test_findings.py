@@ -160,7 +160,7 @@ def test_sinks() -> None:
     few = said(by_head("sinks.first", [[0.6, 0.1], [0.7, NAN]]))
     assert few == [
         "2 of 3 heads give more than half of their attention to the first token: "
-        "such heads often have no other task; ablation shows which can be removed"
+        "such heads often do little else; ablation shows which can go"
     ]
     (one,) = said(by_head("sinks.first", [[0.6, 0.1]]))
     assert one.startswith("head 0.0 gives more than half of its attention to the first token")
@@ -168,13 +168,16 @@ def test_sinks() -> None:
 
 
 def test_the_first_token_is_told_of_once_and_counted_as_in_the_grid() -> None:
-    """Not every head with the label gives the first token more than half."""
+    """Not every head with the label gives the first token more than half, so both counts say what they count."""
     first = by_head("roles.label", [["first", "first", "none"]])
-    assert said(first)[0].startswith("2 heads attend to the first token")
+    more = "attend to the first token more than chance"
+    assert said(first)[0].startswith(f"2 heads {more}: such heads")
     (text,) = said(first, by_head("sinks.first", [[0.6, 0.4, 0.1]]))
-    assert text.startswith("2 heads attend to the first token") and text.endswith(
-        "; 1 of 3 heads gives it more than half"
-    )
+    assert text.startswith(f"2 heads {more}, 1 of them with over half of its attention: such heads")
+    (text,) = said(first, by_head("sinks.first", [[0.6, 0.4, 0.7]]))
+    assert text.startswith(f"2 heads {more}, 2 of all 3 with over half of their attention: such")
+    (text,) = said(by_head("roles.label", [["first", "none"]]), by_head("sinks.first", [[0.6, 0.1]]))
+    assert ", with over half of its attention: such heads" in text
 
 
 ROLE = st.sampled_from(["none", "first", "previous", "offset -2", "offset 3", "uniform"])

@@ -52,7 +52,7 @@ ROLE_SENTENCES = {
     "next": "attends to the next token",
     "self": "attends to the token itself",
     "offset": "attends at another fixed offset",
-    "first": "attends to the first token",
+    "first": "attends to the first token more than chance",
     "delimiter": "attends to delimiters",
     "syntactic": "attends to the syntactic head",
     "rare": "attends to the rarest token",
@@ -65,7 +65,7 @@ CONTENT_ROLES = ("syntactic", "rare", "induction", "duplicate")
 ROLES_BY_INTEREST = (
     "induction", "syntactic", "previous", "next", "duplicate", "rare", "self", "delimiter", "uniform", "first",
 )  # fmt: skip
-SINK_ADVICE = "such heads often have no other task; ablation shows which can be removed"
+SINK_ADVICE = "such heads often do little else; ablation shows which can go"
 FORM_NAMES = {
     "identity": "diagonal",
     "offset": "shifted diagonal",
@@ -96,13 +96,15 @@ def head_roles(model: ModelReadings) -> Iterator[ExamFinding]:
 
 
 def first_token_heads(model: ModelReadings) -> Iterator[ExamFinding]:
-    """Heads with the label `first`, and heads that give the first token more than half of their attention."""
+    """Heads with the label `first`, which is tested against chance, and heads with more than half of it there."""
     heads = model.heads("sinks.first")
     sinks = [head for head in heads if head.value > SINK_SHARE]
     if labelled := _by_role(model).get("first"):
-        found = _role(model, "first", labelled)
-        more = f"; {len(sinks)} of {len(heads)} heads {_verb('gives', sinks)} it more than half" if sinks else ""
-        yield replace(found, text=found.text + more, readings=(*found.readings, *["sinks.first"] * bool(sinks)))
+        inside = {head.id for head in sinks} <= {head.id for head in labelled}
+        which = f"{len(sinks)} of them" if inside else f"{len(sinks)} of all {len(heads)}"
+        more = f", {f'{which} ' * (len(labelled) > 1 or not inside)}with over half of {_their(sinks)} attention"
+        found = _role(model, "first", labelled, more * bool(sinks))
+        yield replace(found, readings=(*found.readings, *["sinks.first"] * bool(sinks)))
     elif sinks:
         text = f"{_counted(model, sinks, len(heads))} {_verb('gives', sinks)} more than half of {_their(sinks)} "
         text += f"attention to the first token: {SINK_ADVICE}"
@@ -121,7 +123,7 @@ def _by_role(model: ModelReadings) -> dict[str, list[HeadValue]]:
     return groups
 
 
-def _role(model: ModelReadings, group: str, heads: list[HeadValue]) -> ExamFinding:
+def _role(model: ModelReadings, group: str, heads: list[HeadValue], more: str = "") -> ExamFinding:
     does = _offsets(model, heads) if group == "offset" else ROLE_SENTENCES.get(group, f"has the label {group!r}")
     verb, _, what = does.partition(" ")
     most = f"{model.name_of(heads[0])} most, " if len(heads) > 1 else ""
@@ -130,7 +132,7 @@ def _role(model: ModelReadings, group: str, heads: list[HeadValue]) -> ExamFindi
     rank = ROLES_BY_INTEREST.index(group) / len(ROLES_BY_INTEREST) if group in ROLES_BY_INTEREST else 0.5
     share = len(heads) / len(model.labels("roles.label"))
     weight = 0.2 + 0.4 * share + 0.2 * (1 - rank) + 0.2 * (best if 0 <= best <= 1 else 0.5)
-    text = f"{_counted(model, heads)} {_verb(verb, heads)} {what}{_advice(model, group, heads)}{score}"
+    text = f"{_counted(model, heads)} {_verb(verb, heads)} {what}{more}{_advice(model, group, heads)}{score}"
     return ExamFinding(text, weight, ("roles.label", "roles.score"), _names(heads))
 
 
