@@ -120,6 +120,28 @@ def test_options_reach_the_receipt(run: Path, tmp_path: Path) -> None:
     assert said["objective"] == "embedding" and said["loss"]["before"] == 0
 
 
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        ("prune --keep 1", "a share of 1 of the 6 heads rounds to all of them. Choose a smaller --keep"),
+        ("prune --heads none", "no heads were named"),
+        ("project --heads none", "no heads were named"),
+        ("swap --layers enc.0 --to dense", "these layers have this mechanism already"),
+        ("swap --max-error 0 --to linear", "no mechanism is measurably faster within the error"),
+    ],
+)
+def test_a_reshape_that_changes_nothing_writes_nothing(run: Path, tmp_path: Path, options: str, why: str) -> None:
+    verb, *words = options.split()
+    result = reshape(verb, run, *words, *FEW, "--out", tmp_path / "out")
+    assert result.exit_code == 0 and not (tmp_path / "out").exists(), result.output
+    *first, last = result.stdout.splitlines()
+    said = " ".join(" ".join(first).split())
+    assert said.startswith("Nothing was changed: ") and why in said and last == f"{tmp_path / 'out'} was not written."
+    assert "Saved" not in result.stdout
+    told = done(verb, run, *words, *FEW, "--out", tmp_path / "out")
+    assert told["out"] is None and told["done"] == {} and not (tmp_path / "out").exists()
+
+
 def test_history(run: Path, projected: tuple[Path, str]) -> None:
     out, text = projected
     assert done("history", run) == {"receipts": []}

@@ -72,7 +72,8 @@ def prune(
         device: Device of a model that is opened from a path. Default: "cpu".
         dtype: Type of weights and activations of a model that is opened from a path. Default: "float32".
         out: Folder to write the new model to, with its receipt and the model before. It must not exist yet, and
-            `subject` must have been opened from a path. Default: None, do not write it.
+            `subject` must have been opened from a path. If nothing was changed, it is not written.
+            Default: None, do not write it.
         progress: Called with (stage, steps done, steps in all). A total of 0 marks a message. Default: silent.
 
     Returns:
@@ -142,7 +143,8 @@ def grow(
         device: Device of a model that is opened from a path. Default: "cpu".
         dtype: Type of weights and activations of a model that is opened from a path. Default: "float32".
         out: Folder to write the new model to, with its receipt and the model before. It must not exist yet, and
-            `subject` must have been opened from a path. Default: None, do not write it.
+            `subject` must have been opened from a path. If nothing was changed, it is not written.
+            Default: None, do not write it.
         progress: Called with (stage, steps done, steps in all). A total of 0 marks a message. Default: silent.
 
     Returns:
@@ -215,7 +217,8 @@ def project(
         device: Device of a model that is opened from a path. Default: "cpu".
         dtype: Type of weights and activations of a model that is opened from a path. Default: "float32".
         out: Folder to write the new model to, with its receipt and the model before. It must not exist yet, and
-            `subject` must have been opened from a path. Default: None, do not write it.
+            `subject` must have been opened from a path. If nothing was changed, it is not written.
+            Default: None, do not write it.
         progress: Called with (stage, steps done, steps in all). A total of 0 marks a message. Default: silent.
 
     Returns:

@@ -19,7 +19,7 @@ out_option = click.option(
     "--out",
     type=click.Path(path_type=Path),
     required=True,
-    help="Folder to write the new model to; must not exist yet.",
+    help="Folder to write the new model to; must not exist yet. Not written if nothing changes.",
 )
 
 
@@ -111,11 +111,15 @@ def _run_and_show(verb: str, function: Callable[..., Any], model: str, options: 
 
     with progress_display(verb, quiet=as_json) as progress:
         _, receipt = function(model, texts=texts, **options, progress=progress)
+    out = None if receipt.nothing_changed else options["out"]
     if as_json:
-        print_json({**receipt.to_json(), "out": str(options["out"])})
+        print_json({**receipt.to_json(), "out": None if out is None else str(out)})
+        return
+    console().print(receipt)
+    if out is None:
+        console().print(f"{options['out']} was not written.", markup=False, soft_wrap=True)
     else:
-        console().print(receipt)
-        show_saved(options["out"])
+        show_saved(out)
 
 
 def show_saved(out: Path) -> None:

@@ -185,6 +185,11 @@ class Receipt:
         }
 
     @property
+    def nothing_changed(self) -> bool:
+        """Whether nothing was done, and the weights are the same as before, bit for bit."""
+        return not self.done and self.fingerprint[0] == self.fingerprint[1]
+
+    @property
     def title(self) -> str:
         """What was done, in a few words: Cut 3 of 24 heads (ranked by ablation)."""
         asked = self.asked

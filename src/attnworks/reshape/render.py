@@ -8,6 +8,7 @@ from rich.table import Table
 from rich.text import Text
 
 from attnworks.core.display import counted, duration
+from attnworks.core.places import NO_HEADS
 from attnworks.core.timing import CONFIDENCE, Interval, contains_one
 from attnworks.reshape.contract import AUTO
 from attnworks.reshape.receipt import History, Receipt, Replayed
@@ -48,19 +49,29 @@ def receipt_shown(receipt: Receipt, number: int | None = None) -> Group:
         more = [_levels(receipt)] if receipt.asked.get("compare") else []
     elif receipt.facts:
         more = [_swapped(receipt) if receipt.reshape == "swap" else _facts(receipt)]
-    said = heads if receipt.done else Text(_nothing(receipt))
     missed = [Text(f"Left out: {place}: {reason}.") for place, reason in receipt.left_out.items()]
+    if receipt.nothing_changed:
+        tables = more if receipt.asked.get("compare") else []
+        return Group(Text(f"{'' if number is None else f'{number}. '}{_nothing(receipt)}", "bold"), *missed, *tables)
+    said = heads if receipt.done else Text(_nothing(receipt))
     return Group(summary, said, *missed, Text(_measured(receipt), "dim"), losses, sizes, *more)
 
 
 def _nothing(receipt: Receipt) -> str:
-    """Why a reshape changed nothing, where that is known."""
-    if receipt.reshape != "swap" or receipt.asked.get("layers") != AUTO:
-        return "Nothing was changed."
-    return (
-        f"Nothing was changed: at length {receipt.length:,} no mechanism is measurably faster within the error. Try "
-        "a larger --length, or name the layers with --layers."
-    )
+    """That a reshape changed nothing, and why, where that is known."""
+    asked, why = receipt.asked, ""
+    if receipt.reshape == "swap" and asked.get("layers") == AUTO:
+        why = f"at length {receipt.length:,} no mechanism is measurably faster within the error. Try a larger --length "
+        why += "or --max-error, or name the layers with --layers"
+    elif NO_HEADS in (asked.get("heads"), asked.get("layers")):
+        why = "no heads were named"
+    elif receipt.reshape == "swap":
+        why = "these layers have this mechanism already"
+    elif receipt.reshape == "prune" and asked.get("keep") is not None:
+        each = " of every layer" if asked.get("evenly") else ""
+        why = f"a share of {asked['keep']:g} of the {receipt.facts.get('heads_before', 0):.0f} heads{each} rounds to "
+        why += "all of them. Choose a smaller --keep"
+    return f"Nothing was changed{f': {why}' * bool(why)}."
 
 
 def _in_model(placed: tuple[str, str]) -> tuple[bool, list[int], bool, list[int], str]:
