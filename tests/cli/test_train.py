@@ -61,6 +61,16 @@ def mistake(*arguments: object, code: int = 2) -> str:
 # What it does --------------------------------------------------------------------------------------------------------
 
 
+def test_a_finished_run_has_nothing_to_do(corpus: str, tmp_path: Path) -> None:
+    train("small", "--corpus", corpus, "--steps", 2, "--threads", 1, "--out", tmp_path / "run")
+    result = train("--resume", tmp_path / "run", "--steps", 2, "--threads", 1)
+    assert result.exit_code == 0 and result.stdout == f"{tmp_path / 'run'}\n"
+    assert " ".join(result.stderr.split()) == (
+        "Nothing to do: the run is at step 2, past its limit. Set a later one with --steps, --epochs or --minutes, "
+        "which count from the start of the run."
+    )
+
+
 @pytest.mark.parametrize("preset", ["small", "small-lstm", "small-tied"])
 def test_a_run_folder(preset: str, corpus: str, tmp_path: Path) -> None:
     out = tmp_path / "runs" / "first"

@@ -88,7 +88,7 @@ def train(
         pairs: Train on at most this number of pairs. Default: all.
         epochs: Stop after this number of passes over the corpus. Default: 20, unless `steps` or `minutes` is given.
         steps: Stop after this number of optimizer steps. Default: no limit.
-        minutes: Stop after this number of minutes of training. Default: no limit.
+        minutes: Stop after this number of minutes of training in total, with those before `resume`. Default: no limit.
         mechanism: Attention of every layer that supports it, for example "window:window=16". Default: the preset's.
         vocabulary: Split text into whole words ("word") or byte pairs ("bpe"). Default: "word".
         vocabulary_size: Largest number of different tokens on each side. Default: 32,000.

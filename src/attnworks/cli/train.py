@@ -36,9 +36,9 @@ if TYPE_CHECKING:
 @click.option("--pairs", type=click.IntRange(1), metavar="N", help="Train on at most N sentence pairs.")
 @click.option("--out", type=click.Path(path_type=Path), help="Folder of the new run; must not exist yet.")
 @click.option("--resume", type=click.Path(path_type=Path), help="Continue this run instead of starting a new one.")
-@click.option("--epochs", type=float, metavar="N", help="Stop after N passes over the corpus.  [default: 20]")
-@click.option("--steps", type=int, metavar="N", help="Stop after N optimizer steps.")
-@click.option("--minutes", type=float, metavar="N", help="Stop after N minutes of training.")
+@click.option("--epochs", type=float, metavar="N", help="Stop after N passes over the corpus in total.  [default: 20]")
+@click.option("--steps", type=int, metavar="N", help="Stop after N optimizer steps in total.")
+@click.option("--minutes", type=float, metavar="N", help="Stop after N minutes of training in total, with those before --resume.")
 @click.option(
     "--mechanism",
     metavar="SPEC",
@@ -132,15 +132,15 @@ def train(preset: str | None, out: Path | None, resume: Path | None, threads: in
     screen = progress_console()
     with join_team(options["device"] or "cpu") as team:
         quiet = as_json or not team.leads
-        run, stopped = train_and_show(
+        display, stopped = train_and_show(
             screen, preset=preset, out=out, resume=resume, threads=threads, **options, team=team, quiet=quiet
         )
         if team.leads:
-            _conclude(run, screen, stopped=stopped, as_json=as_json)
+            _conclude(display, stopped=stopped, as_json=as_json)
 
 
-def train_and_show(screen: Console, *, quiet: bool, **arguments: Any) -> tuple[Run, bool]:
-    """Call `attnworks.train` with a display that Ctrl-C stops; the run, and whether it was stopped."""
+def train_and_show(screen: Console, *, quiet: bool, **arguments: Any) -> tuple[TrainDisplay, bool]:
+    """Call `attnworks.train` with a display that Ctrl-C stops; the display, and whether it was stopped."""
     import attnworks
 
     stopped: list[int] = []
@@ -157,12 +157,13 @@ def train_and_show(screen: Console, *, quiet: bool, **arguments: Any) -> tuple[R
             should_stop=lambda: bool(stopped),
             on_start=start,
         )
-    return displays[0].run, bool(stopped)
+    return displays[0], bool(stopped)
 
 
-def _conclude(run: Run, screen: Console, *, stopped: bool, as_json: bool) -> None:
+def _conclude(display: TrainDisplay, *, stopped: bool, as_json: bool) -> None:
     from attnworks.cli.console import echo, print_json
 
+    run, screen = display.run, display.screen
     progress = run.progress
     if as_json:
         print_json(
@@ -178,6 +179,8 @@ def _conclude(run: Run, screen: Console, *, stopped: bool, as_json: bool) -> Non
     elif stopped:
         command = shlex.join(["attnworks", "train", "--resume", str(run.folder)])
         screen.print(f"Stopped at step {progress.step:,}; continue with: {command}", markup=False)
+    elif display.nothing_to_do:
+        echo(str(run.folder))
     else:
         sentence = (run.corpus.valid or run.corpus.train)[0].source.text
         command = shlex.join(["attnworks", "translate", str(run.folder), sentence])
@@ -217,9 +220,10 @@ class TrainDisplay:
         self.last_line = time.monotonic() - self.PLAIN_EVERY_SECONDS + self.FIRST_AFTER_SECONDS
         self.bar: Progress | None = None
         self.task: TaskID | None = None
+        self.nothing_to_do = False
 
     def __enter__(self) -> TrainDisplay:
-        done = self.run.done()  # every process of a team asks
+        self.nothing_to_do = self.run.done()  # every process of a team asks
         if self.quiet:
             return self
         from rich.markup import escape
@@ -228,11 +232,12 @@ class TrainDisplay:
         from attnworks.models.counting import count_parameters
 
         run, recipe = self.run, self.run.recipe
-        if done:
+        if self.nothing_to_do:
             self.screen.print(
                 f"Nothing to do: the run is at step {run.progress.step:,}, past its limit. "
-                "Set a later one with --steps, --epochs or --minutes."
+                "Set a later one with --steps, --epochs or --minutes, which count from the start of the run."
             )
+            return self
         parameters = sum(count_parameters(run.model.config).values())
         at = f"from step {run.progress.step:,}" if run.progress.step else "from the start"
         self.screen.print(
