@@ -141,7 +141,7 @@ def test_resume(corpus: str, tmp_path: Path) -> None:
     run = tmp_path / "run"
     train("small", "--corpus", corpus, "--steps", 3, "--out", run)
     done = train("--resume", run)
-    assert done.exit_code == 0 and "from step 3" in done.stderr
+    assert done.exit_code == 0 and "at step 3" in done.stderr
     longer = train("--resume", run, "--steps", 6)
     assert longer.exit_code == 0 and "from step 3" in longer.stderr
     assert metrics_of(run)[-1][1] == 6

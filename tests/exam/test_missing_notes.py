@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from attnworks import examine
+from attnworks import examine, prune
 from attnworks.core.places import Slot
 from attnworks.reshape.surgery import with_mechanisms
 from tests.exam_helpers import LINES, tiny_folder, tiny_tokenizer
@@ -85,6 +85,17 @@ def test_what_a_text_does_not_have() -> None:
         "were not computed: no sentence has a token twice"
     )
     assert not any("twice" in note for note in notes_of("bert", "roles", TWICE))
+
+
+def test_layers_without_heads() -> None:
+    """Neither the syntax nor the tokens of the text are blamed."""
+    model = TINY["bert"].build(dtype=torch.float32)
+    cut, _ = prune(model, LINES, tokenizer=tiny_tokenizer("bert"), heads="1.*")
+    found = notes_of("bert", "roles", TWICE, model=cut.model)
+    assert [note for note in found if "enc." in note] == [
+        f"{measure} was not computed in enc.1: no heads are left there" for measure in ("roles", "sinks")
+    ]
+    assert any("syntax" in note for note in found) and not any("twice" in note for note in found)
 
 
 def test_models_without_sink_logits_get_no_note_about_them() -> None:

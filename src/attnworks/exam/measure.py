@@ -27,6 +27,7 @@ BY_DEPTH, BY_LAYER, BY_HEAD = ("depth",), ("layer",), ("layer", "head")
 """Axes of most readings."""
 MAX_OFFSET = 512
 """Offsets between query and key beyond this are not counted."""
+NO_HEADS_LEFT = "no heads are left there"
 LAYERS_NAMED = 4
 """Layers that a note names."""
 Fold = Literal["mean", "largest", "constant"]
@@ -231,10 +232,12 @@ def missing_notes(measure: Measure, readings: Readings) -> Iterator[str]:
     names = [spec.name for spec in measure.declares() if readings.of(spec.name)]
     by_reason: dict[tuple[str, tuple[Slot, ...]], list[str]] = {}
     layers: dict[str, list[Slot]] = {}
+    empty_layers = dict.fromkeys(_without_heads(readings), NO_HEADS_LEFT)
+    reasons = {**empty_layers, **measure.reasons}
     for name in names:
         layers[name] = [slot for reading in readings.of(name) for slot in _slots(reading)]
         empty = [slot for reading in readings.of(name) for slot in _slots(reading, empty=True)]
-        known = [measure.reasons.get(slot) for slot in empty]
+        known = [reasons.get(slot) for slot in empty]
         for reason in dict.fromkeys(known):
             slots = [slot for slot, other in zip(empty, known, strict=True) if other == reason]
             why = measure.why_missing(name, slots, readings) if reason is None else reason
@@ -243,14 +246,22 @@ def missing_notes(measure: Measure, readings: Readings) -> Iterator[str]:
             if why:
                 by_reason.setdefault((why, tuple(slots)), []).append(name)
     for (why, slots), found in by_reason.items():
-        what = measure.name if found == names and len(names) > 1 else ", ".join(found)
+        what = measure.name if (found == names and len(names) > 1) or why == NO_HEADS_LEFT else ", ".join(found)
         were = "was" if len(found) == 1 or what == measure.name else "were"
-        where = "" if all(len(slots) == len(layers[name]) for name in found) else f" in {_listed(slots)}"
+        everywhere = all({*layers[name]} <= {*slots, *empty_layers} for name in found) and why != NO_HEADS_LEFT
+        where = "" if everywhere else f" in {_listed(slots)}"
         yield f"{what} {were} not computed{where}: {why}"
 
 
+def _without_heads(readings: Readings) -> Iterator[Slot]:
+    """Layers all of whose heads were cut."""
+    for reading in readings.values():
+        if reading.axes[:2] == ("layer", "head"):
+            yield from (Slot(reading.kind, layer) for layer, row in enumerate(reading.value) if not len(row))
+
+
 def _slots(reading: Reading, *, empty: bool = False) -> list[Slot]:
-    """The layers of a reading that have heads; with `empty`, those without a value from any sentence."""
+    """The layers of a reading that have numbers; with `empty`, those without a value from any sentence."""
     if reading.count is None:
         return []
     rows = enumerate(reading.count)
