@@ -9,12 +9,14 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
+from attnworks.cli import main
 from attnworks.cli.compare import compare
 from attnworks.core.errors import FolderError
 from attnworks.exam.examination import Examination
-from attnworks.exam.folder import write_exam
+from attnworks.exam.folder import read_exam, write_exam
 from attnworks.exam.reading import Readings
 from tests.exam.test_examination import examined, stated
+from tests.exam_helpers import tiny_folder
 
 
 def run(*arguments: object) -> Result:
@@ -60,7 +62,7 @@ def test_json_is_alone_and_complete(folders: dict[str, Path]) -> None:
 
 def test_what_cannot_be_compared_is_said(folders: dict[str, Path]) -> None:
     text = run(folders["a"], folders["other"]).output
-    assert "note different models: heads, kinds, layers" in " ".join(text.split())
+    assert "- different models: heads, kinds, layers" in " ".join(text.split())
     assert "only the second has rank.residual@cross" in " ".join(text.split())
     assert "heads: 15 compared, 0 cut, 0 new, 15 not compared" in text
     assert "not compared: heads of cross.0, cross.1, cross.2: the first model has no such layer" in text
@@ -97,7 +99,7 @@ def test_a_change_that_is_only_in_the_notes(folders: dict[str, Path], tmp_path: 
     result = run(folders["a"], write_exam(replace(exam, readings=readings), tmp_path / "b"))
     assert "nothing changed" not in result.output
     assert "none of the 57 numbers that are compared one by one differs" in result.output
-    assert "note changed, though not compared number by number: paths.share" in " ".join(result.output.split())
+    assert "- changed, though not compared number by number: paths.share" in " ".join(result.output.split())
 
 
 def test_no_folder_is_one_clear_line(folders: dict[str, Path], tmp_path: Path) -> None:
@@ -125,6 +127,22 @@ def test_names_are_whole_in_narrow_terminals(
     for name in ("a", "b"):
         text = run(folders["a"], folders[name]).output
         assert "…" not in text and (name == "a" or "sinks.first" in text)
+
+
+def test_changes_come_before_notes(folders: dict[str, Path], tmp_path: Path) -> None:
+    noted = write_exam(replace(read_exam(folders["b"]), notes=("few sentences",)), tmp_path / "noted")
+    lines = run(folders["a"], noted).output.splitlines()
+    changes = [at for at, line in enumerate(lines) if line.startswith("Changes ")]
+    assert changes and max(changes) < lines.index("Notes")
+
+
+def test_a_model_that_was_not_examined(folders: dict[str, Path]) -> None:
+    model = tiny_folder("bert")
+    result = CliRunner().invoke(main, ["compare", str(model), str(folders["a"])])
+    assert result.exit_code == 2 and result.stderr == (
+        f"attnworks: compare {model}: expected the folder of an examination, got a model; "
+        f"first: attnworks examine {model} --out EXAM; then compare EXAM\n"
+    )
 
 
 def test_help_has_examples() -> None:

@@ -33,6 +33,7 @@ def no_text(monkeypatch: pytest.MonkeyPatch) -> None:
         ("train tiny --mechanism window:wind=3 --out OUT", "wind"),
         ("train lstm-dot --mechanism nope --out OUT", "nope"),
         ("examine RUN --measures nope", "nope"),
+        ("examine RUN --measures entropy", "the measure saturation makes saturation.entropy"),
         ("examine OUT", "OUT"),
         ("view RUN --measures nope", "nope"),
         ("view OUT", "OUT"),

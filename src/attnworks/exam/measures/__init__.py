@@ -11,7 +11,7 @@ from torch import nn
 from attnworks.attention import MECHANISMS
 from attnworks.core.errors import UsageError
 from attnworks.core.registry import Registry
-from attnworks.exam.measure import MEASURES, Measure, overrides
+from attnworks.exam.measure import MEASURES, Measure, MeasureContext, overrides
 from attnworks.models.multihead import MultiHead
 
 ALL_MEASURES = "all"
@@ -35,8 +35,21 @@ def choose_measures(names: Sequence[str] | None) -> list[type[Measure]]:
         return [known[name] for name in known if known[name].default]
     if ALL_MEASURES in names:
         return [known[name] for name in known]
+    for name in names:
+        _check_not_a_reading(name, known)
     chosen = dict.fromkeys(required for name in names for required in (name, *known[name].requires))
     return [known[name] for name in chosen]
+
+
+def _check_not_a_reading(name: str, known: Registry[type[Measure]]) -> None:
+    """Refuse the name of a reading, such as entropy or saturation.entropy, and say which measure makes it."""
+    if name in known:
+        return
+    for kind in (known[measure] for measure in known):
+        readings = [spec.name for spec in kind(MeasureContext(max_length=1)).declares()]
+        if whole := next((reading for reading in readings if name in (reading, reading.partition(".")[2])), None):
+            remedy = f"the measure {kind.name} makes {whole}"
+            raise UsageError(f"measure {name!r}", "the name of a measure", "the name of a reading", remedy)
 
 
 def layers_without_weights(model: nn.Module) -> list[str]:
