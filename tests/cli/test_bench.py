@@ -70,6 +70,14 @@ def test_the_table_holds_every_figure_and_ends_in_a_plain_sentence(measured: dic
     assert measured["passes"] == (FORWARD, BOTH) and measured["rounds"] == 5 and measured["limit"] == 20.0
 
 
+def test_at_80_columns_no_pairs_are_shown(measured: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    assert "a / b: forward / forward and backward" in bench("--mechanisms", "window:window=64").stdout
+    monkeypatch.setenv("COLUMNS", "80")
+    text = bench("--mechanisms", "window:window=64").stdout
+    assert "both: forward and backward" in text and " / " not in text and "Pairs" not in text and "…" not in text
+    assert max(map(len, text.splitlines())) <= 80
+
+
 def test_options_reach_the_bench(measured: dict[str, Any]) -> None:
     options = "--num-heads 3 --width 7 --dtype float64 --causal --no-backward --rounds 2 --limit 1.5 --seed 11"
     assert bench("--mechanisms", "dense", *options.split()).exit_code == 0

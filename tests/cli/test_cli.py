@@ -89,3 +89,13 @@ def _commands(command: click.Command) -> list[click.Command]:
     context = click.Context(command)
     inner = [command.get_command(context, name) for name in command.list_commands(context)]
     return [command, *(one for group in inner if group is not None for one in _commands(group))]
+
+
+@pytest.mark.parametrize("words", [["count", "tiny"], ["history", "runs/first"], ["claims", "S0.17"]])
+def test_ctrl_c_is_one_line_and_exit_code_130(words: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupt(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(attnworks, words[0], interrupt)
+    result = CliRunner().invoke(main, words)
+    assert result.exit_code == 130 and result.stdout == "" and result.stderr == "attnworks: stopped\n"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import shlex
+import shutil
 from pathlib import Path
 
 import pytest
@@ -36,6 +37,7 @@ def test_it_shows_every_step(shown: Result, folder: Path) -> None:
         "Cut 6 of 24 heads",
         "healed",
         "Try next",
+        "Trained for 3 steps only",
     ):
         assert words in shown.stdout, words
     assert str(folder / "page.html") in shown.stdout
@@ -57,8 +59,22 @@ def test_the_commands_that_it_prints_work(shown: Result) -> None:
         assert result.exit_code == 0, (line, result.output)
 
 
+def test_a_translator_that_was_trained_further_is_kept(shown: Result, folder: Path) -> None:
+    """As after the test before, which resumes its training."""
+    before = (folder / "translator" / "run.json").read_bytes()
+    result = run("demo", "--quick", "--out", folder)
+    assert result.exit_code == 1 and result.stderr == (
+        f"attnworks: demo in {folder}: expected a demo that may be replaced, got a translator that was trained "
+        "further; choose another --out\n"
+    )
+    assert (folder / "translator" / "run.json").read_bytes() == before and (folder / "page.html").is_file()
+
+
 def test_it_replaces_an_earlier_demo_and_nothing_else(shown: Result, folder: Path) -> None:
-    """After the test before, a model that was restored is there too; a file of somebody else stays."""
+    """A model that was restored goes too; a file of somebody else stays."""
+    shutil.rmtree(folder / "translator")
+    assert run("demo", "--quick", "--out", folder).exit_code == 0
+    (folder / "restored").mkdir(exist_ok=True)
     (folder / "notes.txt").write_text("mine")
     before = (folder / "translator" / "run.json").stat().st_ino
     again = run("demo", "--quick", "--out", folder)

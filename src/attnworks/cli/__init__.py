@@ -83,6 +83,9 @@ class Verbs(SuggestingGroup):
         except AttnworksError as error:
             echo(f"attnworks: {error}", err=True)
             ctx.exit(2 if isinstance(error, UsageError | UnknownNameError) else 1)
+        except KeyboardInterrupt:
+            echo("attnworks: stopped", err=True)
+            ctx.exit(130)
         except BrokenPipeError:
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             ctx.exit(141)
@@ -127,7 +130,7 @@ def main(ctx: click.Context, plugins: tuple[str, ...]) -> None:
       attnworks examine runs/quick --out exams/quick
       attnworks prune runs/quick --keep 0.75 --out runs/pruned
 
-    Exit codes: 0 done, 1 could not be done, 2 wrong usage.
+    Exit codes: 0 done, 1 could not be done, 2 wrong usage, 130 stopped by Ctrl-C.
     """
     if not ctx.meta.get(_FOR_HELP):
         load_requested(plugins)

@@ -219,8 +219,6 @@ def _show(comparison: BenchmarkResult) -> None:
     )
     passes = [name for name in (FORWARD, BOTH) if any(name in (row.seconds | row.skipped) for row in comparison.rows)]
     screen.print(FirstThatFits(_table(comparison, passes), _table(comparison, passes, by_pass=True)))
-    if len(passes) > 1:
-        screen.print("[dim]Pairs are forward / forward and backward; both means forward and backward.")
     for row in comparison.rows:
         for name, why in row.skipped.items():
             screen.print(f"{row.mechanism} at n = {row.n:,}, {name}: skipped, {why}.", markup=False)
@@ -233,7 +231,9 @@ def _table(comparison: BenchmarkResult, passes: list[str], *, by_pass: bool = Fa
     from rich.table import Table
     from rich.text import Text
 
-    table = Table(box=SIMPLE_HEAD, pad_edge=False)
+    said = "both: forward and backward" if by_pass else "a / b: forward / forward and backward"
+    caption = said if len(passes) > 1 else None
+    table = Table(box=SIMPLE_HEAD, pad_edge=False, caption=caption, caption_style="dim", caption_justify="left")
     table.add_column("mechanism", overflow="fold")
     times = ("pass", "ms") if by_pass else tuple(f"{name} ms" for name in passes)
     for heading in ("length", *times, "x dense", "of peak", "memory"):

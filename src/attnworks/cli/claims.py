@@ -45,11 +45,13 @@ VERDICTS = ("holds", "condition", "typo", "false", "not-checkable")
 @click.option("--threads", type=click.IntRange(1), default=1, show_default=True, help="Number of CPU threads.")
 @seed_option
 def claims(ids: tuple[str, ...], explain: bool, **options: Any) -> None:
-    """Check the statements of the five source documents.
+    """Check published statements about attention.
 
-    Five documents on attention make 271 statements; each has a check that computes both of its sides, or says why
-    there is nothing to compute. IDs are those of docs/claims.md, such as S0.17; S2 stands for all of a document, D for
-    the results that were derived for attnworks, and S4.1* for all ids that begin so. Without any, all are checked.
+    Five documents make 271 statements: Xie 2021, Attention (S0), a post of 2024 on rank collapse (S1), CS224N,
+    Attention exploration (S2), Burgund, Attention growing networks (S3), and Conti 2024, The math behind
+    transformers (S4). Each statement has a check that computes both of its sides, or says why there is nothing to
+    compute. IDs are those of docs/claims.md, such as S0.17; S2 stands for all of a document, D for the results that
+    were derived for attnworks, and S4.1* for all ids that begin so. Without any, all are checked.
 
     A statement that is wrong is shown with numbers that break it, and with its correction. The exit code is 1 if any
     check does not find what its verdict says.

@@ -29,14 +29,15 @@ A_FEW_STEPS: dict[str, Any] = {"steps": 3, "pairs": 200, "score_sentences": 0}
 
 
 @click.command()
-@click.option("--quick", is_flag=True, help="Train for a few steps only, to check that everything works.")
+@click.option("--quick", is_flag=True, help="Train for 3 steps only, to check that everything works.")
 @click.option(
     "--out",
     type=click.Path(path_type=Path),
     default="attnworks-demo",
     show_default=True,
     metavar="FOLDER",
-    help="Folder to write to; an earlier demo there is replaced, any other folder is refused.",
+    help="Folder to write to; an earlier demo there is replaced, unless its translator was trained further; any other "
+    "folder is refused.",
 )
 def demo(quick: bool, out: Path) -> None:
     """See what attnworks does, in about three minutes.
@@ -71,6 +72,8 @@ def demo(quick: bool, out: Path) -> None:
     )
     if stopped:
         sys.exit(130)
+    if quick:
+        screen.print(f"Trained for {A_FEW_STEPS['steps']} steps only, so the translations mean nothing yet.")
     for made in attnworks.translate(translator, SENTENCES, num_beams=5):
         screen.print(f"{made.source}\n    -> {made}", markup=False)
 
@@ -117,6 +120,9 @@ def _prepare_folder(out: Path) -> None:
             got = "a folder with other files" if out.is_dir() else "a file"
             remedy = "choose another --out"
             raise FolderError(f"demo in {out}", "a new folder, or that of an earlier demo", got, remedy)
+        if _trained_further(out / "translator"):
+            got = "a translator that was trained further"
+            raise FolderError(f"demo in {out}", "a demo that may be replaced", got, "choose another --out")
         out.mkdir(parents=True, exist_ok=True)
         (out / MARKER).write_text("attnworks demo writes into this folder and replaces its own files here.\n")
         for place in (out / name for name in OWN):
@@ -124,6 +130,20 @@ def _prepare_folder(out: Path) -> None:
                 place.unlink()
             elif place.exists():
                 shutil.rmtree(place)
+
+
+def _trained_further(translator: Path) -> bool:
+    """Whether training of the translator of an earlier demo was continued, which changes the limits of its recipe."""
+    from attnworks.core.errors import AttnworksError
+    from attnworks.training.run_folder import read_recipe
+
+    if translator.is_symlink():
+        return False
+    try:
+        recipe, _ = read_recipe(translator)
+    except AttnworksError:
+        return False
+    return (recipe.minutes, recipe.steps) not in ((MINUTE["minutes"], None), (None, A_FEW_STEPS["steps"]))
 
 
 def _heading(screen: Console, text: str) -> None:

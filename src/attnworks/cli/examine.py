@@ -71,8 +71,9 @@ def exam_options(command: F) -> F:
         ),
         click.option(
             "--objective",
-            help="Loss that importance, ablation and bottleneck use: lm, mlm, seq2seq, embedding or labels:FILE.  "
-            "[default: the one that fits the model]",
+            help="Loss that importance, ablation and bottleneck use: lm, mlm, seq2seq, embedding, or labels:FILE, a "
+            "text file with the class of each sentence, by number or name, one per line.  [default: the one that fits "
+            "the model]",
         ),
         click.option(
             "--pin",

@@ -17,7 +17,7 @@ from attnworks.cli.reshape_verbs import reshape_and_show, reshape_options
     type=click.IntRange(0),
     metavar="N",
     default=0,
-    help="Add N columns in total, placed where they lower the loss most.",
+    help="Make keys and values wider by N dimensions in total, in the heads where this lowers the loss most.",
 )
 @click.option(
     "--where",
@@ -36,7 +36,8 @@ from attnworks.cli.reshape_verbs import reshape_and_show, reshape_options
     "--by",
     default="fisher",
     show_default=True,
-    help="How to fill new columns: fisher, or a baseline (whitened, random, zero, gradmax, document).",
+    help="How to set the new weights: fisher, or a baseline to compare with (whitened, random, zero, gradmax, "
+    "document).",
 )
 @click.option("--compare", is_flag=True, help="Also measure every baseline at the same places.")
 @reshape_options
@@ -44,7 +45,7 @@ def grow(model: str, **options: Any) -> None:
     """Add keys, values or heads where capacity is missing.
 
     MODEL is a run of attnworks train, or a Hugging Face model. One backward pass over the text finds, for every head,
-    the columns that lower the loss most. Other sentences check them, and further ones choose the step size. Where
+    the new weights that lower the loss most. Other sentences check them, and further ones choose the step size. Where
     growing would not lower the loss, nothing is written and the reason is printed. Training of a grown run continues
     with its optimizer.
 

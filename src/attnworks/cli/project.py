@@ -35,14 +35,15 @@ from attnworks.cli.reshape_verbs import reshape_and_show, reshape_options
     type=click.FloatRange(0, 1),
     default=0.02,
     show_default=True,
-    help="Largest weight a head may keep at an offset outside its form.",
+    help="Largest weight that a head may keep on a position outside its form.",
 )
 @click.option(
     "--sparsity",
     type=click.FloatRange(0, 1),
     default=0.05,
     show_default=True,
-    help="Number of such offsets, as a share of the mean sentence length.",
+    help="How many positions outside its form a head may keep, as a share of the mean sentence length: 0.05 is one in "
+    "20 tokens.",
 )
 @reshape_options
 def project(model: str, **options: Any) -> None:

@@ -22,7 +22,9 @@ from attnworks.cli.reshape_verbs import reshape_and_show, reshape_options
     "--by",
     default="ablation",
     show_default=True,
-    help="How to rank heads: ablation (greedy, measured), gradient, gates, redundancy, role or random.",
+    help="How to rank heads: ablation (the loss without each head, the least needed one first), gradient (how much the "
+    "loss depends on each head), gates (switches that are trained), redundancy (heads that attend alike), role (heads "
+    "without a clear role first) or random.",
 )
 @click.option("--evenly", is_flag=True, help="Cut the same share of heads in every layer.")
 @click.option("--compare", is_flag=True, help="Also measure the loss of every ranking at 90 %, 80 %, ... of the heads.")

@@ -55,7 +55,7 @@ def reshape_options(command: F) -> F:
             metavar="N",
             default=10_000,
             show_default=True,
-            help="Read at most N texts for calibration and healing.",
+            help="Read at most N texts to fit the change on, and to train on with --heal.",
         ),
         click.option(
             "--sentences",
@@ -74,7 +74,9 @@ def reshape_options(command: F) -> F:
 
 
 objective_option = click.option(
-    "--objective", help="Loss to evaluate by: lm, mlm, seq2seq or embedding.  [default: the one that fits the model]"
+    "--objective",
+    help="Loss to evaluate by: lm, mlm, seq2seq, embedding, or labels:FILE, a text file with the class of each "
+    "sentence, by number or name, one per line.  [default: the one that fits the model]",
 )
 
 

@@ -29,7 +29,8 @@ from attnworks.cli.reshape_verbs import reshape_and_show, reshape_options
     type=click.FloatRange(0, 1),
     default=0.02,
     show_default=True,
-    help="With --layers auto: largest RMS error of attention over the layers, and largest relative rise of the loss.",
+    help="With --layers auto: largest relative error of the attention outputs (root mean square over the layers), and "
+    "largest relative rise of the loss.",
 )
 @click.option(
     "--length",
@@ -42,9 +43,9 @@ def swap(model: str, **options: Any) -> None:
     """Swap attention for cheaper mechanisms where the error allows it.
 
     MODEL is a run of attnworks train, or a Hugging Face model. With --layers auto every layer tries every mechanism on
-    the text. Of all mixes within --max-error the fastest is made, by exact search. If its loss rises by more than that
-    share, the fastest mix with at most half the error is tried next. attnworks advise shows the trade-off without
-    changing anything.
+    the text. Each layer gets one of them or keeps its own, so that the whole model is as fast as possible within
+    --max-error. If the loss then rises by more than that share, half the error is allowed, and so on. attnworks advise
+    shows the trade-off without changing anything.
 
     \b
     Examples:

@@ -38,7 +38,9 @@ if TYPE_CHECKING:
 @click.option("--resume", type=click.Path(path_type=Path), help="Continue this run instead of starting a new one.")
 @click.option("--epochs", type=float, metavar="N", help="Stop after N passes over the corpus in total.  [default: 20]")
 @click.option("--steps", type=int, metavar="N", help="Stop after N optimizer steps in total.")
-@click.option("--minutes", type=float, metavar="N", help="Stop after N minutes of training in total, with those before --resume.")
+@click.option(
+    "--minutes", type=float, metavar="N", help="Stop after N minutes of training in total, with those before --resume."
+)
 @click.option(
     "--mechanism",
     metavar="SPEC",

@@ -73,7 +73,7 @@ UNKNOWN_WORDS = 10
     metavar="FILE",
     help="Write attention maps and beam tree of every sentence to this JSON file.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object per sentence, with scores.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object per line, for each sentence, with scores.")
 @compute_options()
 def translate(model: str, text: tuple[str, ...], **options: Any) -> None:
     """Translate text with a trained model.
