@@ -24,7 +24,8 @@ from attnworks.cli.reshape_verbs import batch_tokens_option, objective_option
     type=click.FloatRange(0, 1),
     default=0.02,
     show_default=True,
-    help="Largest RMS error of attention over the layers, and largest relative rise of the loss.",
+    help="Largest relative error of the attention outputs (root mean square over the layers), and largest relative "
+    "rise of the loss.",
 )
 @click.option(
     "--length",
@@ -56,8 +57,8 @@ def advise(model: str, plot: Path | None, **options: Any) -> None:
 
     MODEL is a run of attnworks train, or a Hugging Face model; it stays as it is. Every mechanism is tried in every
     layer on the queries, keys and values of the text: the error of the layer's output, the measured time of its
-    attention at --length, and the FLOPs. The recommended mix is the fastest one with an error within --max-error. If
-    its loss rises by more than this share, the fastest mix with at most half the error is tried next, and so on.
+    attention at --length, and the FLOPs. The recommendation is the fastest choice for all layers within --max-error.
+    If the loss then rises by more than this share, half the error is allowed, and so on.
 
     \b
     Examples:
