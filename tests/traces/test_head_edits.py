@@ -320,6 +320,16 @@ def test_direct_calls_refuse_heads_that_do_not_exist() -> None:
     subject.model(**inputs(subject.model))
 
 
+@pytest.mark.parametrize("name", ["t5", "bart", "own encoder-decoder", "recurrent luong-dot"])
+def test_a_missing_target_is_written_without_edits(name: str) -> None:
+    subject = subjects(name)
+    plain = attnworks.trace(subject, TEXT)
+    with subject.edit(outputs={"cross.*": lambda Y: 5 - Y}):
+        edited, edited_logits = attnworks.trace(subject, TEXT), subject.logits(TEXT)
+    assert edited.target == plain.target and edited.logits is not None and plain.logits is not None
+    assert torch.equal(edited_logits, edited.logits) and not torch.allclose(edited.logits, plain.logits)
+
+
 @pytest.mark.parametrize("name", ["gpt2", "llama", "bart"])
 def test_generation_with_a_cache_equals_that_without(name: str) -> None:
     subject = hugging_face(name)

@@ -159,6 +159,8 @@ class _EditedCalls:
 
     def _check_found(self, *_: object) -> None:
         """Refuse names of heads that the model does not have."""
+        if _HOOK.get() is None:  # this call is not edited
+            return
         for edits in self.edits:
             edits.check_found(self.name)
 
@@ -241,8 +243,8 @@ def observe_head_groups(model: nn.Module) -> AbstractContextManager[None]:
 
 
 @contextmanager
-def attention_hook(hook: AttentionHook) -> Iterator[None]:
-    """Within this context attention of this thread is passed to `hook`."""
+def attention_hook(hook: AttentionHook | None) -> Iterator[None]:
+    """Within this context attention of this thread is passed to `hook`, and to no other; to none if it is None."""
     token = _HOOK.set(hook)
     try:
         yield

@@ -144,7 +144,7 @@ class HFSubject(Subject):
         return "The animal did not cross the street because it was too tired ."
 
     def write_targets(self, sources: Sequence[TokenRow]) -> list[TokenRow]:
-        """The model's greedy translations; the sources themselves, if it cannot generate."""
+        """The model's greedy translations, without edits; the sources themselves, if it cannot generate."""
         model, tokenizer = cast("Any", self.model), self._tokenizer
         assert self.source is not None and isinstance(self.target, DecoderReader)
         start, pad = self.target.start, self.source.pad_id
@@ -152,14 +152,15 @@ class HFSubject(Subject):
             return [decoder_row(start, row.text_ids) for row in sources]
         read = collate(sources, pad).to(model.device)
         cut = read.ids.shape[1] + 10
-        written = model.generate(
-            read.ids,
-            attention_mask=read.real.long(),
-            max_new_tokens=cut if self.max_length is None else min(cut, self.max_length - 1),
-            num_beams=1,
-            do_sample=False,
-            use_cache=_same_depths(model.config),
-        )
+        with attention_hook(None):
+            written = model.generate(
+                read.ids,
+                attention_mask=read.real.long(),
+                max_new_tokens=cut if self.max_length is None else min(cut, self.max_length - 1),
+                num_beams=1,
+                do_sample=False,
+                use_cache=_same_depths(model.config),
+            )
         endings = _ids(model.generation_config.eos_token_id) | {pad, tokenizer.eos_token_id}
         special = {*tokenizer.all_special_ids} - {tokenizer.unk_token_id}
         return [decoder_row(start, ended(row[1:], endings), special) for row in written.tolist()]

@@ -124,7 +124,8 @@ class Subject(ABC):
         """Change heads for the runs inside a `with` block: `run`, `logits`, `attnworks.trace`, `attnworks.examine`.
 
         A direct call of a Hugging Face model, `subject.model(...)`, is edited too, and so is its `generate`; a direct
-        call of an own model is not. The edits of an outer block are made before those of an inner one.
+        call of an own model is not. The edits of an outer block are made before those of an inner one. A missing target
+        is written without edits, so that a text has the same target inside and outside of the block.
 
         Args:
             off: Heads whose outputs become zero, as in "3.5,4.*", "enc.0.*" or a list of names. Default: none.
@@ -261,7 +262,7 @@ class Subject(ABC):
         return new
 
     def write_targets(self, sources: Sequence[TokenRow]) -> list[TokenRow]:
-        """The targets that the model generates for these sources, as rows that its decoder reads."""
+        """The targets that the model, without edits, generates for these sources, as rows that its decoder reads."""
         asked = f"targets of {len(sources)} sources"
         raise UsageError(asked, "passages with a target each", "sources alone", "give pairs of texts")
 
