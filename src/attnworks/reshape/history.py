@@ -20,7 +20,7 @@ from typing import Any
 import torch
 
 from attnworks.core.checks import choice, new_place
-from attnworks.core.display import Progress, silent
+from attnworks.core.display import Progress, silent, tell_remarks
 from attnworks.core.errors import FolderError, UsageError
 from attnworks.core.folders import (
     BEST_POINTER,
@@ -282,13 +282,13 @@ def replay(
         source = on
         for number, receipt in enumerate(past):
             place = out if number == len(past) - 1 else Path(scratch) / str(number)
-            replayed.append((receipt, repeat(receipt, source, place, tell=progress)))
+            replayed.append((receipt, repeat(receipt, source, place, tell=progress, remarks=number == 0)))
             source = str(place)
     return replayed
 
 
-def repeat(receipt: Receipt, on: str, out: Path, *, tell: Progress = silent) -> Receipt:
-    """Apply the reshape of a receipt to another model."""
+def repeat(receipt: Receipt, on: str, out: Path, *, tell: Progress = silent, remarks: bool = True) -> Receipt:
+    """Apply the reshape of a receipt to another model, and tell remarks on how that model was opened."""
     reshape, healing = parse(RESHAPES[receipt.reshape], receipt.asked, "asked").again(receipt.done), receipt.healing
     texts = texts_of_receipt(receipt.text)
     settings = ReshapeSettings(
@@ -297,6 +297,7 @@ def repeat(receipt: Receipt, on: str, out: Path, *, tell: Progress = silent) -> 
     dtype, device = receipt.numbers
     choice("type of numbers", dtype, DTYPES)
     subject = open_subject(on, dtype=dtype, device=device)
+    tell_remarks(on, subject.remarks if remarks else (), tell)
     try:
         model, new = run_reshape(reshape, subject, texts, settings, tell)
     except UsageError as error:
