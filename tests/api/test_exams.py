@@ -86,10 +86,20 @@ def test_half_precision_is_opened_in_float32_and_said_once(half: tuple[str, Path
     assert messages == [said] and exam.notes.count(said) == 1 and exam.model["dtype"] == "float32"
 
 
+def replay_two_steps(on: Path) -> None:
+    """Two reshapes of a model in float32, again on this one."""
+    text, first, second = (on.parent / name for name in ("lines.txt", "first", "second"))
+    text.write_text("\n".join(LINES * 3))
+    attnworks.project(tiny_folder("bert"), text, heads="0.0", out=first)
+    attnworks.project(first, text, heads="0.1", out=second)
+    assert len(attnworks.replay(second, on, on.parent / "again")) == 2
+
+
 @pytest.mark.parametrize(
     "call",
     [
         attnworks.wrap,
+        replay_two_steps,
         lambda folder: attnworks.trace(folder, LINES[0]),
         lambda folder: attnworks.examine(folder, LINES, measures=["rank"]),
         lambda folder: attnworks.claims("D6", on=folder, texts=LINES),
