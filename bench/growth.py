@@ -13,10 +13,9 @@ import torch
 
 from attnworks.core.places import Slot
 from attnworks.models import AttentionConfig, TransformerConfig, build
-from attnworks.models.anatomy import attention_layers
 from attnworks.reshape.growth.score import key_scores, value_scores
 from attnworks.reshape.growth.statistics import gather_sample, gather_sums
-from attnworks.reshape.surgery import anatomy_of
+from attnworks.reshape.surgery import layers_of
 from attnworks.text.tokens import TokenRow, count_rarity
 from attnworks.traces.loss import TextLoss
 from attnworks.traces.own import OwnSubject
@@ -44,7 +43,7 @@ def main() -> None:
     own = FunctionObjective(lambda out, batch: mean_cross_entropy(logits_of(out), batch.source.ids, batch.source.real))
     text_loss = TextLoss(OwnSubject(model), own, text(sequences))
     began = perf_counter()
-    branches = {slot: part.branch for slot, part in attention_layers(anatomy_of(model)).items()}
+    branches = {slot: part.branch for slot, part in layers_of(model).items()}
     sums = gather_sums(text_loss, branches, lambda done, total: None)
     took = perf_counter() - began
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20

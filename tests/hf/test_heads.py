@@ -17,15 +17,15 @@ import attnworks
 from attnworks.attention.heads import HeadMatrices
 from attnworks.core.errors import AttnworksError, UsageError
 from attnworks.core.places import Slot
-from attnworks.hf.anatomy import HeadsIn, HeadsOut
+from attnworks.hf.head_modules import HeadsIn, HeadsOut
 from attnworks.hf.heads import hf_layers
 from attnworks.hf.open import open_model
 from attnworks.hf.subject import HFSubject
 from attnworks.models import build
-from attnworks.models.anatomy import attention_layers, heads_of
+from attnworks.models.anatomy import heads_of
 from attnworks.models.folder import CONFIG_FILE, MANIFEST_FILE, WEIGHTS_FILE, weights_fingerprint
 from attnworks.reshape.evaluate import attention_flops
-from attnworks.reshape.surgery import anatomy_of, mechanisms_of, put_heads, refusal_to_grow, with_mechanisms
+from attnworks.reshape.surgery import layers_of, mechanisms_of, put_heads, refusal_to_grow, with_mechanisms
 from tests.exam_helpers import LINES, tiny_tokenizer
 from tests.helpers import assert_close
 from tests.model_helpers import (
@@ -88,8 +88,8 @@ def grow(model: Any, slots: Sequence[Slot] | None = None, *, silent: bool = Fals
     def draw(*shape: int) -> Tensor:
         return 0.4 * torch.randn(shape, generator=generator, dtype=torch.float64).to(dtype)
 
-    for slot in slots or attention_layers(anatomy_of(model)):
-        given[slot] = wider(heads_of(attention_layers(anatomy_of(model))[slot]), draw, silent=silent)
+    for slot in slots or layers_of(model):
+        given[slot] = wider(heads_of(layers_of(model)[slot]), draw, silent=silent)
         put_heads(model, slot, given[slot])
     return given
 
@@ -111,7 +111,7 @@ def gradient_in(block: nn.Module, path: str) -> Tensor:
 
 
 def assert_equal_heads(model: Any, slot: Slot, heads: Sequence[HeadMatrices]) -> None:
-    for found, expected in zip(heads_of(attention_layers(anatomy_of(model))[slot]), heads, strict=True):
+    for found, expected in zip(heads_of(layers_of(model)[slot]), heads, strict=True):
         for one, other in zip(found, expected, strict=True):
             assert (one is None and other is None) or torch.equal(the(one), the(other))
 
@@ -147,7 +147,7 @@ def test_maps_to_and_from_heads(widths: list[int], more: int, bias: bool) -> Non
 def test_the_same_heads_are_the_same_model(name: str) -> None:
     model = TINY[name].build()
     before, expected = weights_fingerprint(model), read(model)
-    for slot, part in attention_layers(anatomy_of(model)).items():
+    for slot, part in layers_of(model).items():
         assert refusal_to_grow(model, slot) is None
         heads = heads_of(part)
         put_heads(model, slot, heads)
@@ -163,7 +163,7 @@ def test_growth_that_is_silent_at_first(name: str) -> None:
     """
     model = TINY[name].build()
     expected = read(model)
-    widths = {slot: heads_of(part)[0].W_Q.shape[1] for slot, part in attention_layers(anatomy_of(model)).items()}
+    widths = {slot: heads_of(part)[0].W_Q.shape[1] for slot, part in layers_of(model).items()}
     grow(model, silent=True)
     assert_silent(read(model), expected)
     model(**inputs(model))[0].square().sum().backward()
@@ -192,7 +192,7 @@ class Watched:
     """What the attention of a layer reads, and what its branch gives."""
 
     def __init__(self, model: Any, slot: Slot) -> None:
-        part = attention_layers(anatomy_of(model))[slot]
+        part = layers_of(model)[slot]
         hooks = [
             the(part.attention).register_forward_pre_hook(self._reads, with_kwargs=True),
             part.branch.register_forward_hook(self._gives),
@@ -226,9 +226,9 @@ def test_grown_layers_by_hand(name: str) -> None:
     """With the factor of the scores that the layer had before."""
     model = TINY[name].build()
     old = copy.deepcopy(model)
-    scales = {slot: the(the(part.weights)().scale) for slot, part in attention_layers(anatomy_of(model)).items()}
+    scales = {slot: the(the(part.weights)().scale) for slot, part in layers_of(model).items()}
     for slot, heads in grow(model).items():
-        W, seen = the(attention_layers(anatomy_of(model))[slot].weights)(), Watched(model, slot)
+        W, seen = the(layers_of(model)[slot].weights)(), Watched(model, slot)
         added = added_to_scores(old, slot, len(heads), seen.X.shape[1], seen.Z.shape[1])
         expected = by_hand(heads, seen.X, seen.Z, scales[slot], added)
         assert_close(seen.U, expected if W.b_O is None else expected + W.b_O, message=str(slot))
@@ -273,11 +273,11 @@ def test_growing_once_more(name: str) -> None:
     """Unequal layers: a second new head in every other one, and the first again in the others."""
     model = TINY[name].build()
     expected = read(model)
-    grow(model, list(attention_layers(anatomy_of(model)))[::2], silent=True)
+    grow(model, list(layers_of(model))[::2], silent=True)
     assert_silent(read(model), expected)
     grow(model, silent=True)
     assert all(len(module._forward_pre_hooks) <= 1 for module in model.modules())
-    assert len({len(heads_of(part)) for part in attention_layers(anatomy_of(model)).values()}) == 2
+    assert len({len(heads_of(part)) for part in layers_of(model).values()}) == 2
     assert_silent(read(model), expected)
     again = copy.deepcopy(model)
     assert torch.equal(read(again), read(model)) and weights_fingerprint(again) == weights_fingerprint(model)
@@ -291,7 +291,7 @@ def test_no_padding_is_stored(name: str) -> None:
     """Head 0: 3 columns in W_Q and W_K; head 1: 2 in W_V and W_O; the new head: 7 and 7, 4 and 4; with their biases."""
     model = TINY[name].build()
     count = sum(parameter.numel() for parameter in model.parameters())
-    for slot, part in attention_layers(anatomy_of(model)).items():
+    for slot, part in layers_of(model).items():
         W = the(part.weights)()
         e, f = W.W_Q.shape[1], W.W_K.shape[1]
         count += (KEYS + NEW_K + VALUES + NEW_V) * (e + f)
@@ -334,7 +334,7 @@ def test_flops_by_hand() -> None:
 @pytest.mark.parametrize("name", PLAIN)
 def test_saved_and_loaded(name: str, tmp_path: Path) -> None:
     model = TINY[name].build()
-    given = grow(model, list(attention_layers(anatomy_of(model)))[1:])
+    given = grow(model, list(layers_of(model))[1:])
     folder = HFSubject(model).save(tmp_path / "grown")
     opened: Any = open_model(str(folder), dtype="float64").model
     assert type(opened) is type(model) and opened.config._attn_implementation == "sdpa"
@@ -495,7 +495,7 @@ def test_own_layers_that_cannot_grow(mechanisms: tuple[str, ...], reason: str | 
 def test_other_layers_of_a_reshaped_model_may_grow() -> None:
     model = shrunken()
     expected = read(model)
-    assert [head.W_Q.shape for head in heads_of(attention_layers(anatomy_of(model))[Slot.parse("enc.0")])] == [
+    assert [head.W_Q.shape for head in heads_of(layers_of(model)[Slot.parse("enc.0")])] == [
         (15, 0),
         (15, 5),
         (15, 5),

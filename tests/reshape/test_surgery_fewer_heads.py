@@ -14,17 +14,17 @@ from torch import Tensor, nn
 
 from attnworks.core.errors import AttnworksError, UsageError
 from attnworks.core.places import Slot
-from attnworks.hf.anatomy import HeadsIn
 from attnworks.hf.folder import to_standard
+from attnworks.hf.head_modules import HeadsIn
 from attnworks.hf.heads import hf_layers
 from attnworks.hf.open import open_model
 from attnworks.models import AttentionConfig, TransformerConfig, build
-from attnworks.models.anatomy import attention_layers, heads_of
+from attnworks.models.anatomy import heads_of
 from attnworks.models.decoding import greedy
 from attnworks.models.folder import weights_fingerprint
 from attnworks.models.multihead import MultiHead
 from attnworks.reshape.evaluate import attention_flops
-from attnworks.reshape.surgery import anatomy_of, keep_heads, refusal_to_shrink, with_mechanisms
+from attnworks.reshape.surgery import keep_heads, layers_of, refusal_to_shrink, with_mechanisms
 from tests.covering import covering
 from tests.helpers import assert_close
 from tests.hf.test_heads import grow, read
@@ -44,7 +44,7 @@ Kept = dict[Slot, list[int]]
 def groups(model: nn.Module) -> dict[Slot, tuple[int, int]]:
     """Heads, and heads that share keys and values, of every layer."""
     found = {}
-    for slot, part in attention_layers(anatomy_of(model)).items():
+    for slot, part in layers_of(model).items():
         assert part.weights is not None
         W = part.weights()
         found[slot] = len(W.W_O), len(W.W_O) // max(W.groups, 1)
@@ -154,7 +154,7 @@ def graded(model: nn.Module, slot: Slot) -> list[list[Tensor]]:
     with torch.no_grad():
         for parameter, grad in zip(of_grads.parameters(), (p.grad for p in model.parameters()), strict=True):
             parameter.copy_(torch.zeros_like(parameter) if grad is None else grad)
-    return [[head.W_Q, head.W_V, head.W_O] for head in heads_of(attention_layers(anatomy_of(of_grads))[slot])]
+    return [[head.W_Q, head.W_V, head.W_O] for head in heads_of(layers_of(of_grads)[slot])]
 
 
 def test_counted() -> None:
@@ -301,7 +301,7 @@ def own(slots: dict[str, AttentionConfig]) -> Any:
 def silenced_own(model: Any, kept: Mapping[Slot, Sequence[int]]) -> Any:
     new = copy.deepcopy(model)
     for slot, heads in kept.items():
-        attention: Any = attention_layers(anatomy_of(new))[slot].attention
+        attention: Any = layers_of(new)[slot].attention
         for number, rows in enumerate(attention.value_widths.split(attention.W_O, 0)):
             if number not in heads:
                 rows.zero_()
@@ -334,7 +334,7 @@ def test_training_without_heads() -> None:
     model = cut(own({}), {Slot.parse("enc.0"): [], Slot.parse("cross.1"): []}).train()
     ids = torch.randint(4, 23, (2, 7))
     model(ids, ids).square().mean().backward()
-    attention: Any = attention_layers(anatomy_of(model))[Slot.parse("enc.0")].attention
+    attention: Any = layers_of(model)[Slot.parse("enc.0")].attention
     assert isinstance(attention, MultiHead) and attention.W_Q.numel() == attention.W_O.numel() == 0
     assert attention.b_O is not None and attention.b_O.grad is not None and bool(attention.b_O.grad.any())
     assert bool(model.source_embedding.weight.grad.any())

@@ -18,10 +18,10 @@ from attnworks.attention.heads import HeadMatrices, HeadWidths
 from attnworks.core.errors import UsageError
 from attnworks.core.places import Slot
 from attnworks.models import AttentionConfig, MultiHead, Transformer
-from attnworks.models.anatomy import attention_layers, heads_of
+from attnworks.models.anatomy import heads_of
 from attnworks.models.folder import weights_fingerprint
 from attnworks.reshape.growth.apply import stretched, stretched_state
-from attnworks.reshape.surgery import anatomy_of, mechanisms_of, put_heads, refusal_to_grow, with_mechanisms
+from attnworks.reshape.surgery import layers_of, mechanisms_of, put_heads, refusal_to_grow, with_mechanisms
 from tests.model_helpers import D_E, attention_config, close, filled, randn, the, tokens, transformer
 from tests.reshape.reshape_helpers import load, save
 
@@ -164,7 +164,7 @@ def test_unequal_heads_one_by_one(case: str, bias: bool) -> None:
 
 def heads_of_layer(layer: MultiHead) -> list[HeadMatrices]:
     model = transformer(attention=layer.config)
-    part = attention_layers(anatomy_of(model))[Slot.parse("enc.0")]
+    part = layers_of(model)[Slot.parse("enc.0")]
     assert isinstance(part.attention, MultiHead)
     part.attention.load_state_dict(layer.state_dict())
     return heads_of(part)
@@ -189,7 +189,7 @@ def scores(model: Transformer) -> Tensor:
 def test_the_same_heads_are_the_same_model(attention: AttentionConfig) -> None:
     model = transformer(attention=attention)
     before, expected = weights_fingerprint(model), scores(model)
-    for slot, part in attention_layers(anatomy_of(model)).items():
+    for slot, part in layers_of(model).items():
         put_heads(model, slot, [head.each(torch.clone) for head in heads_of(part)])
         assert model.config.slot(slot) == attention
     assert weights_fingerprint(model) == before and torch.equal(scores(model), expected)
@@ -216,7 +216,7 @@ def wider(head: HeadMatrices, keys: int, values: int, seed: int) -> HeadMatrices
 def widened(model: Transformer) -> Transformer:
     """Every layer with a wider first head, a second one with other values, and a new one whose outputs are zero."""
     new = copy.deepcopy(model)
-    for number, (slot, part) in enumerate(attention_layers(anatomy_of(new)).items()):
+    for number, (slot, part) in enumerate(layers_of(new).items()):
         first, second, *others = heads_of(part)
         fresh = second.each(torch.clone)._replace(W_O=torch.zeros_like(second.W_O))
         put_heads(new, slot, [wider(first, 3, 0, number), wider(second, 0, 2, number + 50), *others, fresh])
@@ -261,14 +261,14 @@ def test_heads_of_grown_layers_get_other_mechanisms() -> None:
     form = "structured:members=-1/first,error=none"
     new = with_mechanisms(model, {Slot.parse("enc.0"): (form, "dense", "dense", "dense")})
     assert mechanisms_of(new)[Slot.parse("enc.0")][0].startswith("structured")
-    before, after = (heads_of(attention_layers(anatomy_of(of))[Slot.parse("enc.0")]) for of in (model, new))
+    before, after = (heads_of(layers_of(of)[Slot.parse("enc.0")]) for of in (model, new))
     for one, other in zip(before[1:], after[1:], strict=True):
         assert torch.equal(one.W_Q, other.W_Q) and torch.equal(one.W_O, other.W_O)
     count = [sum(parameter.numel() for parameter in of.parameters()) for of in (model, new)]
     assert count[0] - count[1] == 2 * (D_E + 1) * 8 - 2, "W_Q, W_K and biases of 8 columns, for a mix of two"
     assert scores(new).isfinite().all()
     grown = copy.deepcopy(new)
-    heads = heads_of(attention_layers(anatomy_of(grown))[Slot.parse("enc.0")])
+    heads = heads_of(layers_of(grown)[Slot.parse("enc.0")])
     put_heads(grown, Slot.parse("enc.0"), heads)
     assert torch.equal(scores(grown), scores(new))
 
@@ -278,7 +278,7 @@ def test_layers_that_cannot_grow(mechanism: str) -> None:
     model = transformer(slots={"enc.0": attention_config(mechanism=mechanism)})
     assert refusal_to_grow(model, Slot.parse("enc.0")) == "mechanisms that depend on the width of a head"
     before = weights_fingerprint(model)
-    heads = heads_of(attention_layers(anatomy_of(model))[Slot.parse("enc.0")])
+    heads = heads_of(layers_of(model)[Slot.parse("enc.0")])
     with pytest.raises(UsageError) as error:
         put_heads(model, Slot.parse("enc.0"), [wider(heads[0], 2, 0, 0), *heads[1:]])
     assert weights_fingerprint(model) == before and "\n" not in str(error.value)
@@ -294,8 +294,8 @@ def test_moments_are_padded_with_zeros() -> None:
     assert [(name, p.shape) for name, p in padded.named_parameters()] == [
         (name, p.shape) for name, p in new.named_parameters()
     ]
-    for slot, part in attention_layers(anatomy_of(model)).items():
-        old, wide = heads_of(part), heads_of(attention_layers(anatomy_of(padded))[slot])
+    for slot, part in layers_of(model).items():
+        old, wide = heads_of(part), heads_of(layers_of(padded)[slot])
         assert not any(tensor.any() for tensor in wide[3] if tensor is not None), "the new head"
         for one, other in zip(old, wide[:3], strict=True):
             for before, after in zip(one, other, strict=True):

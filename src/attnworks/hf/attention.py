@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import cache, partial
 from typing import Any
 
@@ -15,11 +15,8 @@ from torch import Tensor, nn
 
 from attnworks.attention import Attended, Context, Geometry, Mask, Mechanism, MechanismSpec
 from attnworks.attention.dense import Dense
-from attnworks.attention.heads import HeadGroups, carry_over, check_held, grouped
 from attnworks.core.errors import UsageError
-from attnworks.hf.anatomy import MECHANISMS_ATTRIBUTE, head_groups_of, hf_anatomy, parts_unknown
-from attnworks.hf.heads import MECHANISMS_ENTRY, hf_layers, kept_rows
-from attnworks.models.surgery import MechanismsBySlot
+from attnworks.hf.head_modules import head_groups_of
 
 HEAD_GROUPS = "attnworks-heads"
 """Attention implementation of models with mechanisms of attnworks in their layers."""
@@ -74,41 +71,6 @@ def attend_head_groups(
         return Dense()(Q, *repeat_for_heads(Q.shape[1], K, V), mask, context, weights=weights)
     (K,), (V,) = repeat_for_heads(Q.shape[1], K), repeat_for_heads(groups.count, V)
     return groups(Q, K, V, mask, context, weights=weights)
-
-
-def build_in_mechanisms(model: Any, wanted: MechanismsBySlot) -> None:
-    """Give layers of a Hugging Face model these mechanisms, in place, and write that into its config."""
-    if hf_anatomy(model) is None:
-        raise parts_unknown(model)
-    layers = hf_layers(model)
-    for slot, specs in wanted.items():
-        part = layers[slot]
-        assert part.attention is not None and part.weights is not None
-        W, old = part.weights(), head_groups_of(part.attention)
-        groups = HeadGroups(grouped(specs), W.W_Q.shape[-1], W.W_V.shape[-1]).to(W.W_V)
-        groups.train(part.attention.training)
-        if old is not None:
-            carry_over(old, groups)
-        if part.shrinkable is not None:
-            held = range(groups.count) if old is None else old.content_heads
-            check_held(held, groups.content_heads, slot)
-            _shrink(part.shrinkable, kept_rows(held, groups.content_heads, slot), W.W_Q.shape[-1])
-        setattr(part.attention, MECHANISMS_ATTRIBUTE, groups)
-    described = {str(slot): list(specs) for slot, specs in wanted.items()}
-    model.config.attnworks = {**getattr(model.config, MECHANISMS_ENTRY, {}), **described}
-    if model.config.attnworks:
-        model.set_attn_implementation(register_head_groups())
-
-
-def _shrink(linears: Sequence[nn.Linear], heads: Sequence[int], width: int) -> None:
-    """Keep the outputs of these heads."""
-    for linear in linears:
-        for name in ("weight", "bias"):
-            tensor: Tensor | None = getattr(linear, name)
-            if tensor is not None:
-                rows = tensor.detach().unflatten(0, (len(tensor) // width, width))[list(heads)]
-                setattr(linear, name, nn.Parameter(rows.flatten(0, 1), requires_grad=tensor.requires_grad))
-        linear.out_features = linear.weight.shape[0]
 
 
 def _mechanism_attention(

@@ -19,16 +19,16 @@ from attnworks.core.folders import COPY_FOLDER, disk_errors, load_error, parse_j
 from attnworks.core.places import Slot
 from attnworks.core.tensors import tensors_of
 from attnworks.hf import quiet
-from attnworks.hf.attention import build_in_mechanisms
+from attnworks.hf.anatomy import hf_layers
 from attnworks.hf.heads import (
     HEADS_ENTRY,
     MECHANISMS_ENTRY,
     WIDTHS_ENTRY,
-    hf_layers,
     hf_refusal_to_grow,
     hf_refusal_to_shrink,
     restore_heads,
 )
+from attnworks.hf.mechanisms import build_in_mechanisms
 from attnworks.models.folder import (
     CONFIG_FILE,
     WEIGHTS_FILE,

@@ -7,20 +7,21 @@ projections stay, with fewer columns. A layer that loses all heads keeps one of 
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from functools import partial
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from attnworks.attention.heads import HeadGroups, HeadMatrices, HeadWeights, carry_over, grouped
 from attnworks.core.places import Slot
-from attnworks.hf.anatomy import MECHANISMS_ATTRIBUTE, HeadsIn, HeadsOut, HFPart, head_groups_of, hf_anatomy
-from attnworks.models.anatomy import attention_layers, heads_of
+from attnworks.hf.anatomy import HFPart, forget_layout, hf_layers, layout_of
+from attnworks.hf.head_modules import MECHANISMS_ATTRIBUTE, HeadsIn, HeadsOut, head_groups_of
+from attnworks.hf.layout import AttentionLayout
+from attnworks.hf.linear import is_conv1d
 from attnworks.models.config import AttentionConfig
-from attnworks.models.surgery import head_choice_refusal, missing_heads_reason
+from attnworks.models.surgery import head_choice_refusal
 
 MECHANISMS_ENTRY = "attnworks"
 """Entry of the config of a Hugging Face model: the mechanism of each head of its changed layers."""
@@ -33,35 +34,47 @@ HEADS_ENTRY = "attnworks_heads"
 
 _COUNT_ATTRIBUTES = ("num_attention_heads", "num_heads", "n_heads")
 _WIDTH_ATTRIBUTES = ("all_head_size", "inner_dim", "split_size")
+_HEAD_WIDTH_ATTRIBUTES = ("head_dim", "attention_head_size", "key_value_proj_dim", "head_size")
 
 
-def hf_layers(model: nn.Module) -> dict[Slot, HFPart]:
-    """Every attention layer of a Hugging Face model whose module and weights are known and its own."""
-    parts = attention_layers(hf_anatomy(model))
-    return {slot: part for slot, part in parts.items() if isinstance(part, HFPart)}
+def missing_layer_reason(model: nn.Module, slot: Slot) -> str | None:
+    """Why no heads of this layer can be changed; None if they can."""
+    known = hf_layers(model)
+    if not known:
+        return f"{type(model).__name__}, {layout_of(model).problem or 'where no attention layer was found'}"
+    return None if slot in known else f"no such layer among {', '.join(map(str, known))}"
 
 
 def hf_refusal_to_grow(model: nn.Module, slot: Slot) -> str | None:
     """Why heads of a layer cannot be widened or added, in words; None if they can."""
-    if reason := missing_heads_reason(model, hf_anatomy(model), slot):
+    if reason := missing_layer_reason(model, slot):
         return reason
     part = hf_layers(model)[slot]
-    if not heads_of(part):
+    model, layout, attention = part.place()
+    if len(layout.slots) > 1:
+        return "weights that several layers share"
+    if not layout.heads:
         return "no heads at all"
-    (block, at, attention), W = part.layer, _weights(part)
-    query, key, value = at.query, at.key, at.value
     groups = head_groups_of(attention)
-    if max(query.pieces, key.pieces, value.pieces) > 1:
+    paths = _paths(layout)
+    if paths is None:
+        return "projections that are not known"
+    if len({*paths}) < len(paths):
         return "queries, keys and values that are one projection"
-    if not all(_is_linear(block.get_submodule(path)) for path in (query.path, key.path, value.path, at.output)):
+    if not all(_is_linear(model.get_submodule(path)) for path in paths):
         return "projections that are not linear layers of torch"
-    if W.groups < len(W.W_Q):
+    if len(layout.shares) < layout.heads:
         return "keys and values that several heads share"
-    if any("rotary" in name for name, _ in model.named_modules()):
+    if layout.turned:
         return "queries and keys that are turned by position (rotary)"
-    if part.shrinkable is not None and groups is not None and len(groups.content_heads) < groups.count:
-        return "heads that attend by position alone, and have neither queries nor keys"
     return None if groups is None or _grows(groups) else "mechanisms that depend on the width of a head"
+
+
+def _paths(layout: AttentionLayout) -> tuple[str, str, str, str] | None:
+    """The projections to queries, keys and values, and that of the output; None if they are not known."""
+    maps = (layout.query, layout.key, layout.value, layout.output)
+    query, key, value, output = (None if columns is None else columns.path for columns in maps)
+    return None if query is None or key is None or value is None or output is None else (query, key, value, output)
 
 
 def _is_linear(module: nn.Module) -> bool:
@@ -76,24 +89,23 @@ def _grows(groups: HeadGroups) -> bool:
 
 def hf_refusal_to_shrink(model: nn.Module, slot: Slot, kept: Sequence[int]) -> str | None:
     """Why a layer cannot be reduced to these heads, in words; None if it can."""
-    if reason := missing_heads_reason(model, hf_anatomy(model), slot):
+    if reason := missing_layer_reason(model, slot):
         return reason
-    part = hf_layers(model)[slot]
-    if reason := head_choice_refusal(len(heads_of(part)), kept):
+    layout = hf_layers(model)[slot].place()[1]
+    if reason := head_choice_refusal(layout.heads, kept):
         return reason
-    block, at, _ = part.layer
-    modules = [block.get_submodule(path) for path in (at.query.path, at.key.path, at.value.path, at.output)]
-    if not all(_is_linear(module) or _is_conv1d(module) for module in modules):
+    if (paths := _paths(layout)) is None:
+        return "projections that are not known"
+    if not all(_is_linear(module) or is_conv1d(module) for module in map(model.get_submodule, paths)):
         return "projections that are not linear"
-    W = _weights(part)
-    left = Counter(head * W.groups // len(W.W_Q) for head in kept)
-    return "groups with different numbers of heads left" if len({*left.values()}) > 1 else None
+    left = [sum(head in kept for head in group) for group in layout.shares]
+    return "groups with different numbers of heads left" if len({*left} - {0}) > 1 else None
 
 
 @torch.no_grad()
 def hf_keep_heads(model: Any, part: HFPart, slot: Slot, kept: Sequence[int], heads: Sequence[HeadMatrices]) -> None:
     """Reduce a layer of a Hugging Face model to these of its heads, in place, and write that into its config."""
-    attention = part.layer[-1]
+    attention = part.place()[-1]
     widths = getattr(model.config, WIDTHS_ENTRY, {})
     if not kept:
         _replace_projections(part, [0], [0], 1)
@@ -106,30 +118,22 @@ def hf_keep_heads(model: Any, part: HFPart, slot: Slot, kept: Sequence[int], hea
         _cut(part, slot, kept)
     _write_origins(model, attention, slot, kept)
     _regroup(model, part, slot, kept)
+    forget_layout(model)
 
 
 def _cut(part: HFPart, slot: Slot, kept: Sequence[int]) -> None:
     """Keep the columns of the projections, and the rows of the output, of these heads alone."""
-    (block, at, attention), W = part.layer, _weights(part)
-    groups = head_groups_of(attention)
-    width, count = getattr(attention, at.width), len(W.W_O)
-    shared = list(dict.fromkeys(head * W.groups // count for head in kept))
-    keys = held = kept if groups is None or part.shrinkable is None else kept_rows(groups.content_heads, kept, slot)
-    values = kept
-    if W.groups < count:
-        keys = values = shared
-    left = {at.query.path: (at.query, held), at.key.path: (at.key, keys), at.value.path: (at.value, values)}
-    for path, (place, chosen) in left.items():
-        module: Any = block.get_submodule(path)
-        columns = torch.arange(_sizes(module)[1])
-        if place.per_head:
-            columns = columns.unflatten(0, (-1, place.pieces * width))[list(chosen)]  # [h (pieces k)]
-        else:
-            columns = columns.unflatten(0, (place.pieces, -1, width))[:, list(chosen)]  # [pieces h k]
-        _choose(module, columns.flatten(), outputs=True)
-    rows = torch.arange(count * W.W_V.shape[-1]).unflatten(0, (count, -1))[list(kept)].flatten()
-    _choose(block.get_submodule(at.output), rows, outputs=False)
-    _set_sizes(attention, len(kept), width, len(kept) // len(shared))
+    model, layout, attention = part.place()
+    chosen: dict[str, set[int]] = {}
+    for columns in (layout.query, layout.key, layout.value):
+        assert columns is not None
+        chosen.setdefault(columns.path, set()).update(columns.index[list(kept)].flatten().tolist())
+    for path, columns in chosen.items():
+        _choose(model.get_submodule(path), torch.tensor(sorted(columns)), outputs=True)
+    assert layout.output is not None
+    _choose(model.get_submodule(layout.output.path), layout.output.index[list(kept)].flatten(), outputs=False)
+    groups = sum(any(head in kept for head in group) for group in layout.shares)
+    _set_sizes(attention, len(kept), layout.widths[0], len(kept) // groups)
 
 
 def kept_rows(held: Sequence[int], kept: Sequence[int], slot: Slot) -> list[int]:
@@ -142,38 +146,50 @@ def kept_rows(held: Sequence[int], kept: Sequence[int], slot: Slot) -> list[int]
 
 def _replace_projections(part: HFPart, keys: Sequence[int], values: Sequence[int], width: int) -> None:
     """Give a layer projections to heads of these widths, padded to `width`, without values. The output bias stays."""
-    block, at, attention = part.layer
-    widths = {at.query: keys, at.key: keys, at.value: values}
-    for path, columns in {place.path: [*each] * place.pieces for place, each in widths.items()}.items():
-        old: Any = block.get_submodule(path)
+    model, layout, attention = part.place()
+    paths = _paths(layout)
+    assert paths is not None
+    for path, columns in zip(paths[:3], (keys, keys, values), strict=True):
+        old: Any = model.get_submodule(path)
         new = HeadsOut(_sizes(old)[0], columns, width, bias=old.bias is not None)
-        block.set_submodule(path, _like(old, new))
-    old = block.get_submodule(at.output)
+        model.set_submodule(path, _like(old, new))
+    old = model.get_submodule(paths[3])
     new = HeadsIn(_sizes(old)[1], values, width, bias=old.bias is not None)
-    block.set_submodule(at.output, _like(old, new))
+    model.set_submodule(paths[3], _like(old, new))
     if new.bias is not None:
         new.bias.copy_(old.bias)
-    setattr(attention, at.width, width)
     _set_sizes(attention, len(keys), width)
+    forget_layout(model)
+
+
+@torch.no_grad()
+def hf_silence_heads(part: HFPart, silent: Collection[int]) -> None:
+    """Set the rows of the output projection to zero for these heads, in place."""
+    model, layout, _ = part.place()
+    assert layout.output is not None
+    rows = layout.output.index[list(silent)].flatten()
+    module: Any = model.get_submodule(layout.output.path)
+    if isinstance(module, HeadsIn):
+        module.silence(silent)
+    elif is_conv1d(module):
+        module.weight[rows] = 0.0
+    else:
+        module.weight[:, rows] = 0.0
 
 
 def _set_sizes(attention: Any, heads: int, width: int, per_group: int = 1) -> None:
     """Set those of the attributes for the number of heads and their total width that the module has."""
     sizes = dict.fromkeys(_COUNT_ATTRIBUTES, heads) | dict.fromkeys(_WIDTH_ATTRIBUTES, heads * width)
+    sizes |= dict.fromkeys(_HEAD_WIDTH_ATTRIBUTES, width)
     for name, size in {**sizes, "num_key_value_groups": per_group}.items():
         if hasattr(attention, name):
             setattr(attention, name, size)
 
 
-def _is_conv1d(module: nn.Module) -> bool:
-    """Whether a module is GPT-2's linear map, whose weight is [inputs outputs]."""
-    return type(module).__name__ == "Conv1D"
-
-
 def _sizes(module: Any) -> tuple[int, int]:
     """Inputs and outputs of a linear map."""
     rows, columns = module.weight.shape
-    return (rows, columns) if _is_conv1d(module) else (columns, rows)
+    return (rows, columns) if is_conv1d(module) else (columns, rows)
 
 
 def _weights(part: HFPart) -> HeadWeights:
@@ -184,13 +200,13 @@ def _weights(part: HFPart) -> HeadWeights:
 def _choose(module: Any, numbers: Tensor, *, outputs: bool) -> None:
     """Keep these outputs, or these inputs, of a linear map."""
     weight = module.weight
-    axis = int(outputs) if _is_conv1d(module) else int(not outputs)
+    axis = int(outputs) if is_conv1d(module) else int(not outputs)
     numbers = numbers.to(weight.device)
     module.weight = nn.Parameter(weight.index_select(axis, numbers), requires_grad=weight.requires_grad)
     if outputs and module.bias is not None:
         bias = module.bias
         module.bias = nn.Parameter(bias.index_select(0, numbers), requires_grad=bias.requires_grad)
-    names = ("nf", "nx") if _is_conv1d(module) else ("out_features", "in_features")
+    names = ("nf", "nx") if is_conv1d(module) else ("out_features", "in_features")
     setattr(module, names[int(not outputs)], len(numbers))
 
 
@@ -202,16 +218,18 @@ def hf_put_heads(
 
     origins    the number that each head had in the layer before; None for a new one
     """
-    block, at, attention = part.layer
+    _, layout, attention = part.place()
+    paths = _paths(layout)
+    assert paths is not None
     _write_origins(model, attention, slot, origins)
     resize(model, part, slot, [head.W_Q.shape[1] for head in heads], [head.W_V.shape[1] for head in heads])
-    for place, weight, bias in ((at.query, "W_Q", "b_Q"), (at.key, "W_K", "b_K"), (at.value, "W_V", "b_V")):
-        projection = block.get_submodule(place.path)
+    for path, weight, bias in zip(paths, ("W_Q", "W_K", "W_V"), ("b_Q", "b_K", "b_V"), strict=False):
+        projection = model.get_submodule(path)
         assert isinstance(projection, HeadsOut)
         projection.weight.copy_(torch.cat([getattr(head, weight).T for head in heads]))
         if projection.bias is not None:
             projection.bias.copy_(torch.cat([getattr(head, bias) for head in heads]))
-    output = block.get_submodule(at.output)
+    output = model.get_submodule(paths[3])
     assert isinstance(output, HeadsIn)
     output.weight.copy_(torch.cat([head.W_O for head in heads]).T)
     _regroup(model, part, slot, origins)
@@ -219,7 +237,7 @@ def hf_put_heads(
 
 def _regroup(model: Any, part: HFPart, slot: Slot, origins: Sequence[int | None]) -> None:
     """Rebuild the HeadGroups of a layer, if it has any, for the heads that it has now."""
-    block, at, attention = part.layer
+    _, layout, attention = part.place()
     if (old := head_groups_of(attention)) is None:
         return
     by_head = old.by_head()
@@ -228,8 +246,7 @@ def _regroup(model: Any, part: HFPart, slot: Slot, origins: Sequence[int | None]
     if not specs:
         delattr(attention, MECHANISMS_ATTRIBUTE)
     else:
-        width, output = getattr(attention, at.width), cast("Any", block.get_submodule(at.output))
-        new = HeadGroups(grouped(specs), width, width).to(output.weight).train(attention.training)
+        new = HeadGroups(grouped(specs), *layout.widths).to(next(part.branch.parameters())).train(attention.training)
         carry_over(old, new, origins)
         setattr(attention, MECHANISMS_ATTRIBUTE, new)
         described[str(slot)] = list(specs)
@@ -261,7 +278,7 @@ def restore_heads(
         hf_keep_heads(model, part, slot, [head for head in origins if head is not None], ())
         return
     before, now = len(_weights(part).W_O), len(widths["keys"])
-    _write_origins(model, part.layer[-1], slot, origins or [head if head < before else None for head in range(now)])
+    _write_origins(model, part.place()[-1], slot, origins or [head if head < before else None for head in range(now)])
     resize(model, part, slot, widths["keys"], widths["values"])
 
 

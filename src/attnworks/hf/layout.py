@@ -20,7 +20,7 @@ ProjectionRole = Literal["query", "key", "value", "gate"]
 
 @dataclass(frozen=True, eq=False)
 class Columns:
-    """Channel c of head h is column index[h, c] of a linear map: of its output, or of the input of an output projection.
+    """Channel c of head h is column index[h, c] of the output of a linear map, or of the input of an output projection.
 
     path    the module, seen from the model
     """
@@ -112,7 +112,7 @@ class BlockLayout:
     layer       number in its stack
     order       "pre", "post", or None where there are no norms
     parallel    attention and MLP read the same stream
-    mixer       the class of what takes the place of attention in a block without any (a state-space layer, a convolution)
+    mixer       the class of what takes the place of attention in a block without any, such as a state-space layer
     problem     why its parts do not add up to the stream; None if they do
     """
 
@@ -128,10 +128,18 @@ class BlockLayout:
 
 @dataclass(frozen=True, eq=False)
 class ModelLayout:
-    """All attention layers of a model, in the order in which they run, and its blocks."""
+    """All attention layers of a model, in the order in which they run, and its blocks.
+
+    problem    why no layer could be found, in words
+    """
 
     layers: tuple[AttentionLayout, ...]
     blocks: tuple[BlockLayout, ...]
+    problem: str | None = None
+
+    def __deepcopy__(self, memo: object) -> ModelLayout:
+        """A layout never changes, so that copies of a model share it."""
+        return self
 
     def layer(self, slot: Slot) -> AttentionLayout | None:
         """The layer with this name, if there is one."""

@@ -21,7 +21,13 @@ def is_conv1d(module: nn.Module) -> bool:
 
 
 def matrix_of(module: nn.Module) -> LinearMap | None:
-    """The matrix and the bias of a linear map; None for any other module."""
+    """The matrix and the bias of a linear map; None for any other module.
+
+    A module that keeps them in another form gives them by `linear_map()`.
+    """
+    own: Any = getattr(module, "linear_map", None)
+    if own is not None:
+        return own()
     weight: Any = getattr(module, "weight", None)
     if not isinstance(weight, Tensor) or weight.dim() != 2 or isinstance(module, nn.Embedding):
         return None

@@ -24,8 +24,16 @@ from attnworks.attention import Context, Mask
 from attnworks.attention.heads import HeadWeights
 from attnworks.core.errors import UsageError
 from attnworks.core.places import Kind, Slot
-from attnworks.hf.anatomy import head_groups_of, is_empty
-from attnworks.hf.attention import attend_head_groups, context_of_call, head_groups_attention, mask_of_call, register
+from attnworks.hf.attention import (
+    HEAD_GROUPS,
+    attend_head_groups,
+    context_of_call,
+    head_groups_attention,
+    mask_of_call,
+    register,
+)
+from attnworks.hf.head_modules import head_groups_of, is_empty
+from attnworks.hf.layer_implementation import LayerImplementation
 from attnworks.text.tokens import Batch, Tokens
 from attnworks.traces.head_edits import HeadEdits
 from attnworks.traces.layer import LayerHook, LayerTrace
@@ -283,7 +291,8 @@ def _interface() -> Any:
 def _observed_interface(plain: Callable[..., Callable[..., Any]]) -> Callable[..., Callable[..., Any]]:
     def get_interface(self: Any, attn_implementation: str, default: Callable[..., Any]) -> Callable[..., Any]:
         found = plain(self, attn_implementation, default)
-        watched = _HOOK.get() is not None and attn_implementation in OBSERVABLE_IMPLEMENTATIONS
+        own = isinstance(attn_implementation, LayerImplementation)  # such a function calls `show_call` itself
+        watched = _HOOK.get() is not None and attn_implementation in OBSERVABLE_IMPLEMENTATIONS and not own
         return partial(_attention, found, attn_implementation) if watched else found
 
     return get_interface
@@ -304,8 +313,7 @@ def _attention(
 ) -> tuple[Tensor, Any]:
     """The model's own attention, passed to the hook of this thread."""
     Y, P = attend(module, query, key, value, attention_mask, **options)
-    read_mask = _eager_mask if name == "eager" else _sdpa_mask
-    return _call_hook(module, query, key, value, read_mask(module, query, attention_mask, options), Y, options), P
+    return show_call(name, module, query, key, value, attention_mask, Y, options), P
 
 
 def _observed_head_groups(
@@ -313,15 +321,30 @@ def _observed_head_groups(
 ) -> tuple[Tensor, None]:
     """The attention of a model with mechanisms of attnworks, passed to the hook of this thread."""
     Y, _ = head_groups_attention(module, query, key, value, attention_mask, **options)
-    mask = mask_of_call(module, query, key, attention_mask, options)
-    return _call_hook(module, query, key, value, mask, Y, options), None
+    return show_call(OBSERVED_HEAD_GROUPS, module, query, key, value, attention_mask, Y, options), None
 
 
-def _call_hook(
-    module: nn.Module, Q: Tensor, K: Tensor, V: Tensor, mask: Mask, Y: Tensor, options: dict[str, Any]
+def show_call(
+    name: str,
+    module: nn.Module,
+    Q: Tensor,
+    K: Tensor,
+    V: Tensor,
+    given: Tensor | None,
+    Y: Tensor,
+    options: dict[str, Any],
 ) -> Tensor:
-    hook = _HOOK.get()
-    edited = None if hook is None else hook(module, Q, K, V, mask, Y.transpose(1, 2), options)
+    """Pass a call of attention, with outputs Y [b i h v], to the hook of this thread, if it has one; what Y becomes.
+
+    name     the implementation that the mask was given for
+    """
+    if (hook := _HOOK.get()) is None:
+        return Y
+    if name in (HEAD_GROUPS, OBSERVED_HEAD_GROUPS):
+        mask = mask_of_call(module, Q, K, given, options)
+    else:
+        mask = (_eager_mask if name == "eager" else _sdpa_mask)(module, Q, given, options)
+    edited = hook(module, Q, K, V, mask, Y.transpose(1, 2), options)
     return Y if edited is None else edited.transpose(1, 2).contiguous()
 
 

@@ -14,9 +14,10 @@ from torch import Tensor, nn
 from attnworks.core.errors import UsageError
 from attnworks.core.places import Kind, Slot
 from attnworks.hf import quiet
-from attnworks.hf.anatomy import attention_kinds, head_groups_of, hf_anatomy, model_kind
+from attnworks.hf.anatomy import attention_kinds, hf_anatomy, model_kind
 from attnworks.hf.families import HF_FAMILIES
 from attnworks.hf.folder import save_hf
+from attnworks.hf.head_modules import head_groups_of
 from attnworks.hf.observe import (
     ObservedPass,
     attention_hook,

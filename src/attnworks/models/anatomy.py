@@ -31,7 +31,10 @@ class Part:
     branch      the module whose output (the first, if there are several) is added to the stream
     norm        the layer norm of the part: before it or after the sum, as BlockAnatomy.norm says
     attention   the module that computes attention
-    weights     reads the present weights of the attention, as views where possible
+    weights     reads the present weights of the attention, as views where possible; None where they are not known
+    output      the projection that reads the heads, if it is not the branch itself
+    shares      heads that share keys and values, group by group; None where none do
+    turned      whether queries and keys are rotated by position
     """
 
     role: Role
@@ -39,6 +42,21 @@ class Part:
     norm: nn.Module | None
     attention: nn.Module | None
     weights: Callable[[], HeadWeights] | None
+    output: nn.Module | None = None
+    shares: tuple[tuple[int, ...], ...] | None = None
+    turned: bool = False
+
+    @property
+    def heads(self) -> int:
+        """How many heads the attention has."""
+        assert self.weights is not None
+        return len(self.weights().W_O)
+
+    def groups(self) -> list[int]:
+        """For each head the number of the group that shares its keys and values."""
+        shares = self.shares or tuple((head,) for head in range(self.heads))
+        found = {head: number for number, group in enumerate(shares) for head in group}
+        return [found[head] for head in range(self.heads)]
 
 
 @dataclass(frozen=True, eq=False)

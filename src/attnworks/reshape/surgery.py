@@ -6,8 +6,8 @@ For a model of Hugging Face it calls `hf/heads.py` and `hf/attention.py`.
 from __future__ import annotations
 
 import copy
-from collections.abc import Collection, Iterable, Sequence
-from typing import Any
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any, cast
 
 import torch
 from torch import nn
@@ -17,9 +17,16 @@ from attnworks.attention.heads import HeadGroups, HeadMatrices
 from attnworks.core.checks import each
 from attnworks.core.errors import UsageError
 from attnworks.core.places import HeadId, Slot
-from attnworks.hf.anatomy import head_groups_of, hf_anatomy, parts_unknown
-from attnworks.hf.attention import build_in_mechanisms
-from attnworks.hf.heads import hf_keep_heads, hf_layers, hf_put_heads, hf_refusal_to_grow, hf_refusal_to_shrink
+from attnworks.hf.anatomy import HFPart, hf_anatomy, hf_layers, parts_unknown
+from attnworks.hf.head_modules import head_groups_of
+from attnworks.hf.heads import (
+    hf_keep_heads,
+    hf_put_heads,
+    hf_refusal_to_grow,
+    hf_refusal_to_shrink,
+    hf_silence_heads,
+)
+from attnworks.hf.mechanisms import build_in_mechanisms
 from attnworks.models.anatomy import BlockAnatomy, Part, attention_layers, heads_of, own_anatomy
 from attnworks.models.config import check_serves
 from attnworks.models.multihead import MultiHead
@@ -46,17 +53,28 @@ def anatomy_of(model: nn.Module) -> tuple[BlockAnatomy, ...] | None:
     return hf_anatomy(model) if own is None else own
 
 
-def attention_parts(model: nn.Module, *, cross: bool = False) -> dict[Slot, Part]:
-    """Every self-attention layer whose module is its own; with `cross`, those of cross-attention too.
+def layers_of(model: nn.Module) -> Mapping[Slot, Part]:
+    """Every attention layer whose heads are known, in the order of the model; empty if there are none.
 
-    Refused for models whose parts are not known.
+    Layers of Hugging Face that share their weights have the same module; layers of attnworks that do are left out.
+    """
+    own = own_anatomy(model)
+    if own is not None or isinstance(model, Recurrent):
+        return attention_layers(own)
+    return hf_layers(model)
+
+
+def attention_parts(model: nn.Module, *, cross: bool = False) -> dict[Slot, Part]:
+    """Every self-attention layer whose heads are known; with `cross`, those of cross-attention too.
+
+    Refused for models in which none are known.
     """
     if isinstance(model, Recurrent):
         raise UsageError("other heads", "a transformer", "a recurrent model", "choose another model")
-    blocks = anatomy_of(model)
-    if blocks is None:
+    layers = layers_of(model)
+    if not layers and own_anatomy(model) is None:
         raise parts_unknown(model)
-    return {slot: part for slot, part in attention_layers(blocks).items() if cross or part.role == "self"}
+    return {slot: part for slot, part in layers.items() if cross or part.role == "self"}
 
 
 def groups_in(part: Part) -> HeadGroups | None:
@@ -86,7 +104,7 @@ def put_heads(model: nn.Module, slot: Slot, heads: Sequence[HeadMatrices]) -> No
     Scores keep their scaling factor. The same heads give the same model bit for bit. Objects that were made from the
     model before, such as a `Part` or a subject, are not updated.
     """
-    layers = attention_layers(anatomy_of(model))
+    layers = layers_of(model)
     if not isinstance(model, Transformer) or slot not in layers:
         check_can_grow(model, slot)
     before = len(heads_of(layers[slot]))
@@ -115,19 +133,23 @@ def keep_heads(model: nn.Module, slot: Slot, kept: Sequence[int]) -> None:
     bias. All heads, in their order, leave the model as it is. Heads that share keys and values keep them together.
     """
     check_can_keep(model, slot, kept)
-    heads = heads_of(attention_layers(anatomy_of(model))[slot])
-    if list(kept) == list(range(len(heads))):
+    part = layers_of(model)[slot]
+    if list(kept) == list(range(part.heads)):
         return
-    if isinstance(model, Transformer):
-        put_own_heads(model, slot, [heads[head] for head in kept], kept)
+    if isinstance(part, HFPart):
+        hf_keep_heads(model, part, slot, kept, heads_of(part) if part.weights is not None else ())
     else:
-        hf_keep_heads(model, hf_layers(model)[slot], slot, kept, heads)
+        heads = heads_of(part)
+        put_own_heads(cast("Transformer", model), slot, [heads[head] for head in kept], kept)
 
 
 @torch.no_grad()
 def silence_heads(model: nn.Module, slot: Slot, silent: Collection[int]) -> None:
     """W_O,h = 0 for these heads of a layer, in place: the layer without them, in which all keep numbers and maps."""
     part = attention_parts(model, cross=True)[slot]
+    if isinstance(part, HFPart):
+        hf_silence_heads(part, silent)
+        return
     assert part.weights is not None
     W = part.weights()
     if W.value_widths is None:
@@ -152,8 +174,7 @@ def mechanisms_of(model: nn.Module, *, cross: bool = False) -> dict[Slot, tuple[
     found: dict[Slot, tuple[str, ...]] = {}
     for slot, part in attention_parts(model, cross=cross).items():
         groups = groups_in(part)
-        assert part.weights is not None
-        found[slot] = ("dense",) * len(part.weights().W_O) if groups is None else groups.by_head()
+        found[slot] = ("dense",) * part.heads if groups is None else groups.by_head()
     return found
 
 
@@ -166,8 +187,7 @@ def attention_groups(model: nn.Module, *, cross: bool = False) -> dict[Slot, Hea
 def with_mechanisms(model: nn.Module, wanted: MechanismsBySlot) -> Any:
     """A copy of the model whose named layers use these mechanisms, one for each head; `model` itself stays as it is.
 
-    Weights are carried over. Heads whose mechanism uses no queries and keys lose W_Q and W_K: always in models of
-    attnworks, and in those of Hugging Face if the layer allows it (`HFPart.shrinkable`).
+    Weights are carried over. Heads whose mechanism uses no queries and keys lose W_Q and W_K in models of attnworks.
     """
     now = mechanisms_of(model, cross=True)
     for slot, specs in wanted.items():

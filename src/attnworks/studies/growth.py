@@ -24,12 +24,12 @@ from attnworks.core.display import Progress, silent
 from attnworks.core.errors import FolderError, UsageError
 from attnworks.core.places import Slot
 from attnworks.models import Transformer
-from attnworks.models.anatomy import attention_layers, heads_of
+from attnworks.models.anatomy import heads_of
 from attnworks.reshape.growth.apply import GrowthPlace, grown
 from attnworks.reshape.growth.grow import plan_step, survey_growth
 from attnworks.reshape.growth.places import NoBottleneckError, Spot
 from attnworks.reshape.growth.survey import GrowthSurvey
-from attnworks.reshape.surgery import anatomy_of
+from attnworks.reshape.surgery import layers_of
 from attnworks.studies.growth_baselines import growth_method
 from attnworks.studies.recall import (
     draw_recall,
@@ -273,7 +273,7 @@ class _SeedStudy:
         return model, GrowthEvent(run.points[-1].step, run.points[-1].loss, fall, refused, seconds)
 
     def _point(self, model: Transformer, step: int, seconds: float) -> LossPoint:
-        (head,) = heads_of(attention_layers(anatomy_of(model))[GROWN_SPOT.place.slot])
+        (head,) = heads_of(layers_of(model)[GROWN_SPOT.place.slot])
         size = sum(parameter.numel() for parameter in model.parameters())
         return LossPoint(step, head.W_Q.shape[1], size, recall_loss(model, self._held_out), seconds)
 

@@ -35,7 +35,7 @@ from attnworks.reshape.growth.apply import (
     grown,
     grown_heads,
 )
-from attnworks.reshape.surgery import anatomy_of
+from attnworks.reshape.surgery import anatomy_of, layers_of
 from attnworks.traces.layer import LayerTrace
 from tests.helpers import assert_close
 from tests.model_helpers import D_E, Recorder, attention_config, filled, randn, the, tokens, transformer
@@ -60,7 +60,7 @@ def values(seed: int = 23, p: int = P_) -> Values:
 
 def new_head(model: Transformer, slot: Slot, parent: int) -> NewHead:
     """With queries and keys that are not those of any head."""
-    like = heads_of(attention_layers(anatomy_of(model))[slot])[parent].each(lambda tensor: 1.5 * tensor.detach() + 0.1)
+    like = heads_of(layers_of(model)[slot])[parent].each(lambda tensor: 1.5 * tensor.detach() + 0.1)
     return NewHead(like, randn(D_E, P_, seed=41), randn(P_, D_E, seed=42))
 
 
@@ -76,7 +76,7 @@ def seen(model: Any, slot: Slot) -> tuple[Observation, Tensor]:
 
 
 def layer(model: Any, slot: Slot) -> MultiHead:
-    attention = attention_layers(anatomy_of(model))[slot].attention
+    attention = layers_of(model)[slot].attention
     assert isinstance(attention, MultiHead)
     return attention
 
@@ -212,10 +212,10 @@ def test_a_head_in_the_place_of_another(length: float) -> None:
     model, slot = transformer(), Slot.parse("dec.1")
     other = heads_of(attention_layers(anatomy_of(transformer(seed=7)))[slot])[0].each(torch.clone)
     new = grown(model, [GrowthStep(GrowthPlace(slot, 1), Rewritten(other), length)])
-    heads = heads_of(attention_layers(anatomy_of(new))[slot])
+    heads = heads_of(layers_of(new)[slot])
     assert all(torch.equal(the(one), the(two)) for one, two in zip(heads[1], other, strict=True))
     for at in (0, 2):
-        old = heads_of(attention_layers(anatomy_of(model))[slot])[at]
+        old = heads_of(layers_of(model)[slot])[at]
         assert all(torch.equal(the(one), the(two)) for one, two in zip(heads[at], old, strict=True))
 
 
@@ -252,7 +252,7 @@ def test_models_of_hugging_face(name: str, slot: Slot, length: float) -> None:
     assert after.scale == scale
     assert_close(after.scores(every, every, i, j), expected)
     wide = grown(model, [GrowthStep(GrowthPlace(slot, 1), more, length, scale)])
-    old, new = (heads_of(attention_layers(anatomy_of(of))[slot])[1] for of in (model, wide))
+    old, new = (heads_of(layers_of(of)[slot])[1] for of in (model, wide))
     assert_close(new.W_V @ new.W_O, old.W_V @ old.W_O + length * more.a @ more.b)
 
 
@@ -273,7 +273,7 @@ def every_kind(model: Transformer, slot: Slot, length: float) -> list[GrowthStep
 @pytest.mark.parametrize("norm", ["pre", "post"])
 def test_a_step_of_zero_changes_nothing(norm: str, bias: bool) -> None:
     model = transformer(norm=norm, attention=attention_config(bias=bias))
-    steps = [step for slot in attention_layers(anatomy_of(model)) for step in every_kind(model, slot, 0.0)]
+    steps = [step for slot in layers_of(model) for step in every_kind(model, slot, 0.0)]
     expected, found = everything(model), everything(grown(model, steps))
     assert (found - expected).abs().max() <= 1e-12 * expected.abs().max()
     further = [step._replace(length=1e-3) for step in steps]
@@ -282,7 +282,7 @@ def test_a_step_of_zero_changes_nothing(norm: str, bias: bool) -> None:
 
 def test_a_step_of_zero_when_writing_word_by_word() -> None:
     model = transformer()
-    new = grown(model, [step for slot in attention_layers(anatomy_of(model)) for step in every_kind(model, slot, 0.0)])
+    new = grown(model, [step for slot in layers_of(model) for step in every_kind(model, slot, 0.0)])
     assert isinstance(new, Transformer)
     states: list[Any] = [one.start(SOURCE, PADDING) for one in (model, new)]
     for place in range(TARGET.shape[1]):
@@ -331,7 +331,7 @@ def test_new_columns_are_trained() -> None:
     new = grown(transformer(), every_kind(transformer(), Slot.parse("enc.0"), 0.2))
     assert isinstance(new, Transformer)
     new(SOURCE, TARGET, PADDING).square().sum().backward()
-    for head in heads_of(attention_layers(anatomy_of(new))[Slot.parse("enc.0")]):
+    for head in heads_of(layers_of(new)[Slot.parse("enc.0")]):
         assert head.W_Q.requires_grad
     for name in ("W_Q", "W_K", "W_V", "W_O"):
         gradient = the(getattr(layer(new, Slot.parse("enc.0")), name).grad)

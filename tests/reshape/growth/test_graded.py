@@ -19,10 +19,10 @@ from attnworks.attention.heads import HeadMatrices
 from attnworks.core.errors import UsageError
 from attnworks.core.places import Slot
 from attnworks.models import AttentionConfig
-from attnworks.models.anatomy import attention_layers, heads_of
+from attnworks.models.anatomy import heads_of
 from attnworks.reshape.growth.apply import GrowthPlace, GrowthStep, NewHead, grown
 from attnworks.reshape.growth.statistics import GradedLayer, graded_layers, softmax_back
-from attnworks.reshape.surgery import anatomy_of
+from attnworks.reshape.surgery import layers_of
 from attnworks.traces.frozen_pass import whole_maps
 from attnworks.traces.layer import LayerTrace
 from attnworks.traces.loss import TextLoss
@@ -61,7 +61,7 @@ def text_loss(**changes: Any) -> TextLoss:
 def graded(own: TextLoss, slot: Slot) -> GradedLayer:
     """Of the last batch, whose sentences are of several lengths."""
     number = len(own.text.batches) - 1
-    branches = {slot: attention_layers(anatomy_of(own.original.model))[slot].branch}
+    branches = {slot: layers_of(own.original.model)[slot].branch}
     (layer,) = graded_layers(own, *own.text.batch(number), branches)
     return layer
 
@@ -92,7 +92,7 @@ def test_by_output(slot: Slot) -> None:
     """The gradient of what a layer adds to the stream: that of its bias b_O, position by position."""
     own = text_loss()
     layer, model = graded(own, slot), own.original.model
-    branch: Any = attention_layers(anatomy_of(model))[slot].branch
+    branch: Any = layers_of(model)[slot].branch
     U: list[Tensor] = []
 
     def plus_zeros(_: Any, __: Any, output: Tensor) -> Tensor:
@@ -103,7 +103,7 @@ def test_by_output(slot: Slot) -> None:
     own.losses(own.original, *own.text.batch(len(own.text.batches) - 1)).sum().backward()
     hook.remove()
     assert_close(layer.by_output, the(U[0].grad))
-    attention: Any = attention_layers(anatomy_of(model))[slot].attention
+    attention: Any = layers_of(model)[slot].attention
     assert_close(layer.by_output.sum((0, 1)), the(attention.b_O.grad))
     model.zero_grad()
 
@@ -112,7 +112,7 @@ def test_all_layers_at_once_and_nothing_is_left_behind() -> None:
     own = text_loss()
     model = own.original.model
     model.train()
-    parts = attention_layers(anatomy_of(model))
+    parts = layers_of(model)
     branches = {slot: part.branch for slot, part in parts.items()}
     together = {layer.trace.slot: layer for layer in graded_layers(own, *own.text.batch(0), branches)}
     assert list(together) == list(branches)
@@ -146,7 +146,7 @@ def test_as_a_model_that_has_the_head(slot: Slot, bias: bool) -> None:
     """
     own = text_loss(attention=AttentionConfig(heads=2, d_k=3, d_v=D_V, bias=bias))
     model, parent = own.original.model, 1
-    like = heads_of(attention_layers(anatomy_of(model))[slot])[parent].each(lambda tensor: 1.2 * tensor.detach() + 0.05)
+    like = heads_of(layers_of(model)[slot])[parent].each(lambda tensor: 1.2 * tensor.detach() + 0.05)
     a, b, alpha, beta = randn(D_E, 2), randn(2, D_E, seed=1), randn(D_E, 1, seed=2), randn(D_E, 1, seed=3)
     layer = graded(own, slot).as_head(like, a, b, parent)
     assert layer.P.shape[1] == layer.by_heads.shape[1] == 1
@@ -165,7 +165,7 @@ def test_as_a_model_that_has_the_head(slot: Slot, bias: bool) -> None:
         )
         new = grown(model, [GrowthStep(GrowthPlace(slot, None), NewHead(head, a, b), t, scale)])
         own.losses(original.with_model(new), batch, rows).sum().backward()
-        attention: Any = attention_layers(anatomy_of(new))[slot].attention
+        attention: Any = layers_of(new)[slot].attention
         by_keys = attention.key_widths.split(attention.W_K.grad)[-1][:, -1]
         return float(by_keys @ beta[:, 0]) / scale
 
@@ -177,7 +177,7 @@ def test_a_copy_of_a_head_sees_what_the_head_sees() -> None:
     own = text_loss()
     for slot in SLOTS:
         layer = graded(own, slot)
-        head = heads_of(attention_layers(anatomy_of(own.original.model))[slot])[1].each(torch.detach)
+        head = heads_of(layers_of(own.original.model)[slot])[1].each(torch.detach)
         alone = layer.as_head(head, head.W_V, head.W_O, 1)
         assert_close(alone.P, layer.P[:, 1:])
         assert_close(alone.by_heads, layer.by_heads[:, 1:])
@@ -191,7 +191,7 @@ def test_a_copy_of_a_head_has_the_sink_logit_of_that_head() -> None:
     plain = graded(own, Slot.parse("enc.0"))
     trace = replace(plain.trace, sink=torch.tensor([-1.0, 2.0], dtype=torch.float64))
     layer = GradedLayer(trace, whole_maps(trace), plain.by_heads, plain.by_output)
-    head = heads_of(attention_layers(anatomy_of(own.original.model))[Slot.parse("enc.0")])[1].each(torch.detach)
+    head = heads_of(layers_of(own.original.model)[Slot.parse("enc.0")])[1].each(torch.detach)
     alone = layer.as_head(head, head.W_V, head.W_O, 1)
     assert_close(alone.P, layer.P[:, 1:])
     assert layer.P[:, 1].sum(-1).max() < 1 and alone.trace.sink is not None and alone.trace.sink.shape == (1,)

@@ -36,7 +36,7 @@ from attnworks.reshape.growth.survey import GROWTH_KINDS, GrowthSurvey
 from attnworks.reshape.history import ModelFolder, receipts, replay, undo, write_outcome
 from attnworks.reshape.receipt import Receipt
 from attnworks.reshape.run import ReshapeSettings, run_reshape
-from attnworks.reshape.surgery import anatomy_of
+from attnworks.reshape.surgery import anatomy_of, layers_of
 from attnworks.reshape.texts import TextSplit, split_corpus
 from attnworks.text.passages import Passage, Text
 from attnworks.traces.subject import open_subject
@@ -244,7 +244,7 @@ def gradients(survey: GrowthSurvey, steps: Any, slot: Slot) -> dict[str, Tensor]
     original: Any = survey.text_loss.original
     subject = original.with_model(grown(original.model, steps))
     survey.text_loss.losses(subject, *survey.text_loss.text.batch(0)).sum().backward()
-    layer = attention_layers(anatomy_of(subject.model))[slot].attention
+    layer = layers_of(subject.model)[slot].attention
     assert isinstance(layer, MultiHead)
     return {name: the(parameter.grad) for name, parameter in layer.named_parameters()}
 
@@ -266,7 +266,7 @@ def test_gradmax_makes_the_gradient_largest(survey: GrowthSurvey) -> None:
     T = survey.sums[Slot.parse("enc.0")].means()[0][0, 1]
     s = torch.linalg.svdvals(T)
     length = (
-        heads_of(attention_layers(anatomy_of(survey.text_loss.original.model))[Slot.parse("enc.0")])[1]
+        heads_of(layers_of(survey.text_loss.original.model)[Slot.parse("enc.0")])[1]
         .W_K.norm(dim=0)
         .mean()
     )
@@ -362,7 +362,7 @@ def test_the_receipt(where: str, done: dict[str, str], added: int) -> None:
     assert receipt.facts["difference_at_zero"] <= 1e-12
     trusts = {name: value for name, value in receipt.facts.items() if name.startswith("trust_")}
     assert trusts.keys() == {
-        f"trust_{spot}" for spot in spots(where, dict.fromkeys(attention_layers(anatomy_of(model)), 2))
+        f"trust_{spot}" for spot in spots(where, dict.fromkeys(layers_of(model), 2))
     }
     assert all(value >= 0.5 for value in trusts.values())
     assert receipt.loss.predicted < receipt.loss.before and receipt.loss.after < receipt.loss.before

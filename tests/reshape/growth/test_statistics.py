@@ -21,7 +21,7 @@ from torch import Tensor
 from attnworks.attention.heads import HeadMatrices
 from attnworks.core.places import Slot
 from attnworks.models import AttentionConfig
-from attnworks.models.anatomy import attention_layers, heads_of
+from attnworks.models.anatomy import heads_of
 from attnworks.reshape.growth.apply import Addition, GrowthPlace, GrowthStep, Keys, Values, grown
 from attnworks.reshape.growth.statistics import (
     CHECKING_SLICE,
@@ -33,7 +33,7 @@ from attnworks.reshape.growth.statistics import (
     gather_sums,
     graded_layers,
 )
-from attnworks.reshape.surgery import anatomy_of
+from attnworks.reshape.surgery import layers_of
 from attnworks.reshape.texts import TextSplit
 from attnworks.text.passages import Passage, Text
 from attnworks.traces.loss import TextLoss
@@ -77,7 +77,7 @@ def text_loss(case: str) -> TextLoss:
 def sums(case: str) -> dict[Slot, GrowthSums]:
     model = text_loss(case).original.model
     return gather_sums(
-        text_loss(case), {slot: part.branch for slot, part in attention_layers(anatomy_of(model)).items()}, silent
+        text_loss(case), {slot: part.branch for slot, part in layers_of(model).items()}, silent
     )
 
 
@@ -98,7 +98,7 @@ def head_gradient(case: str, place: GrowthPlace, addition: Addition, some: slice
         for parameter in model.parameters():
             parameter.copy_(torch.zeros_like(parameter) if parameter.grad is None else parameter.grad / sentences)
     assert place.head is not None
-    return heads_of(attention_layers(anatomy_of(model))[place.slot])[place.head]
+    return heads_of(layers_of(model)[place.slot])[place.head]
 
 
 def batched(own: TextLoss, batches: list[list[int]]) -> TextLoss:
@@ -178,7 +178,7 @@ def test_a_bias_of_the_keys_would_change_nothing(case: str) -> None:
     own, slot = text_loss(case), Slot.parse("dec.1")
     keys = sums(case)[slot].means()[0]
     assert keys.shape[-1] == D_E
-    branch = {slot: attention_layers(anatomy_of(own.original.model))[slot].branch}
+    branch = {slot: layers_of(own.original.model)[slot].branch}
     for graded in graded_layers(own, *own.text.batch(0), branch):
         assert_close(graded.by_scores().sum(-1), torch.zeros_like(graded.by_scores()[..., 0]))
 
@@ -210,7 +210,7 @@ def one_batch(own: TextLoss) -> list[int]:
 
 
 def gathered(own: TextLoss, batches: list[list[int]]) -> dict[Slot, GrowthSums]:
-    layers = attention_layers(anatomy_of(own.original.model))
+    layers = layers_of(own.original.model)
     return gather_sums(batched(own, batches), {slot: part.branch for slot, part in layers.items()}, silent)
 
 

@@ -19,7 +19,6 @@ from attnworks.cli import main
 from attnworks.core.errors import AttnworksError, UsageError
 from attnworks.core.places import HeadId, Slot
 from attnworks.models import build
-from attnworks.models.anatomy import attention_layers
 from attnworks.models.build import PRESETS
 from attnworks.models.folder import weights_fingerprint
 from attnworks.reshape.heal import stream_distance
@@ -30,7 +29,7 @@ from attnworks.reshape.pruning.prune import COMPARED_KEEP_SHARES, Prune, units_o
 from attnworks.reshape.pruning.ranking import RANKINGS
 from attnworks.reshape.receipt import Receipt
 from attnworks.reshape.run import ReshapeSettings, run_reshape
-from attnworks.reshape.surgery import anatomy_of, heads_off
+from attnworks.reshape.surgery import heads_off, layers_of
 from attnworks.reshape.swapping.swap import Swap
 from attnworks.traces.edits import HeadsOffHook
 from tests.exam_helpers import LINES, tiny_folder, tiny_run, tiny_tokenizer, write_lines
@@ -54,7 +53,7 @@ def prune(model: Any, settings: ReshapeSettings | None = None, **options: Any) -
 
 def heads_left(model: Any) -> dict[str, int]:
     found = {}
-    for slot, part in attention_layers(anatomy_of(model)).items():
+    for slot, part in layers_of(model).items():
         assert part.weights is not None
         found[str(slot)] = len(part.weights().W_O)
     return found
@@ -123,7 +122,7 @@ def test_every_ranking(by: str) -> None:
 def test_a_head_that_does_nothing_goes_first() -> None:
     model = model_of()
     with torch.no_grad():
-        attention: Any = attention_layers(anatomy_of(model))[Slot.parse("dec.1")].attention
+        attention: Any = layers_of(model)[Slot.parse("dec.1")].attention
         attention.W_O[1] = 0.0
     new, receipt = prune(model, keep=11 / 12, by="gradient")
     assert heads_left(new)["dec.1"] == 1 and receipt.done == {"dec.1": "2 -> 1 head (0)"}

@@ -7,7 +7,7 @@ zeros of vector-Jacobian products in these graphs say which column reaches which
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -72,23 +72,26 @@ def has_matrix(module: nn.Module) -> bool:
     return any(p.dim() >= 2 and p.is_floating_point() for p in own) and len(own) == sum(1 for _ in module.parameters())
 
 
-def cut_pass(model: nn.Module, run: Callable[[], object]) -> CutPass:
-    """Run the model once, in `run()`, with its graph cut. Parameters, gradients and hooks are left as they were."""
+@contextmanager
+def cut_pass(model: nn.Module, run: Callable[[], object]) -> Iterator[CutPass]:
+    """Run the model once, in `run()`, with its graph cut, to look into inside the context.
+
+    Afterwards parameters, gradients and hooks are as they were before.
+    """
     cut = CutPass()
     matrices = {module: path for path, module in model.named_modules() if has_matrix(module)}
     inside = {id(parameter) for module in matrices for parameter in module.parameters()}
     named = {path: parameter for path, parameter in model.named_parameters() if parameter.is_floating_point()}
     cut.parameters = {path: parameter for path, parameter in named.items() if id(parameter) not in inside}
     recorder = _Recorder(cut, matrices, {module: path for path, module in model.named_modules()})
-    with ExitStack() as stack:
-        stack.enter_context(_requiring_gradients(named.values(), cut.parameters.values()))
-        for module in matrices:
-            stack.enter_context(module.register_forward_hook(recorder.module, with_kwargs=True))
-        stack.enter_context(observe_interface(model))
-        stack.enter_context(attention_hook(recorder.attention))
-        stack.enter_context(torch.enable_grad())
-        run()
-    return cut
+    with _requiring_gradients(named.values(), cut.parameters.values()), torch.enable_grad():
+        with ExitStack() as stack:
+            for module in matrices:
+                stack.enter_context(module.register_forward_hook(recorder.module, with_kwargs=True))
+            stack.enter_context(observe_interface(model))
+            stack.enter_context(attention_hook(recorder.attention))
+            run()
+        yield cut
 
 
 class _Recorder:
@@ -105,23 +108,23 @@ class _Recorder:
         made = first_floats(output)
         if made is None:
             return None
-        leaf, read = _leaf(made), first_floats([*args, *kwargs.values()])
+        leaf, read = leaf_of(made), first_floats([*args, *kwargs.values()])
         self.cut.modules.append(ModuleCall(self.matrices[module], module, read, made.detach(), leaf, self._now()))
-        return _replaced(output, made, leaf.clone())
+        return replaced(output, made, leaf.clone())
 
     def attention(
         self, module: nn.Module, Q: Tensor, K: Tensor, V: Tensor, mask: Mask, Y: Tensor, options: dict[str, Any]
     ) -> Tensor | None:
         if module not in self.paths:
             return None
-        leaf = _leaf(Y)
+        leaf = leaf_of(Y)
         call = AttentionCall(self.paths[module], module, Q, K, V, Y, leaf, mask, dict(options), self._now())
         self.cut.attention.append(call)
         return leaf.clone()
 
 
 @contextmanager
-def _requiring_gradients(every: Iterator[nn.Parameter] | Any, wanted: Any) -> Iterator[None]:
+def _requiring_gradients(every: Iterable[nn.Parameter], wanted: Iterable[nn.Parameter]) -> Iterator[None]:
     """Within this context only these parameters require gradients."""
     before = [(parameter, parameter.requires_grad) for parameter in every]
     try:
@@ -146,11 +149,13 @@ def first_floats(value: Any) -> Tensor | None:
     return None
 
 
-def _leaf(made: Tensor) -> Tensor:
+def leaf_of(made: Tensor) -> Tensor:
+    """A copy of a tensor without its graph, to which gradients can be taken."""
     return made.detach().clone().requires_grad_(True)
 
 
-def _replaced(output: Any, old: Tensor, new: Tensor) -> Any:
+def replaced(output: Any, old: Tensor, new: Tensor) -> Any:
+    """The output of a module with one tensor replaced; the same object if the tensor is at no place where it could be."""
     if output is old:
         return new
     if type(output) in (tuple, list):

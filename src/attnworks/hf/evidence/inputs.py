@@ -3,16 +3,33 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-SOURCE_LENGTH, TARGET_LENGTH = 7, 5
-"""Of encoder and decoder. They differ, so that cross-attention has other lengths than self-attention."""
+SOURCE_LENGTH, TARGET_LENGTH, ENCODED_LENGTH = 7, 5, 11
+"""Of encoder, decoder, and states that an encoder would give. They differ, so that cross-attention is recognised."""
 FIRST_ID = 10
 """Ids below are often special tokens."""
 SEED = 11
+
+
+def probe_run(model: Any, *, padding: bool = False) -> Callable[[], Any]:
+    """A function that runs the model once on random ids: its body, or the model itself if that has none.
+
+    Of a model with several towers, the one that reads text runs.
+    """
+    body = getattr(model, "base_model", model)
+    if {"pixel_values", "input_ids"} <= {*inspect.signature(body.forward).parameters} and hasattr(body, "text_model"):
+        body = body.text_model
+    given = probe_inputs(body, padding=padding)
+
+    def run() -> Any:
+        return body(**given)
+
+    return run
 
 
 def probe_inputs(model: nn.Module, *, padding: bool = False) -> dict[str, Any]:
@@ -29,6 +46,9 @@ def probe_inputs(model: nn.Module, *, padding: bool = False) -> dict[str, Any]:
         given["decoder_input_ids"] = _ids(model, rows, TARGET_LENGTH, SEED + 1)
         if "decoder_attention_mask" in names:
             given["decoder_attention_mask"] = _real(rows, TARGET_LENGTH)
+    if getattr(config, "add_cross_attention", False) and "encoder_hidden_states" in names:
+        states = torch.randn(rows, ENCODED_LENGTH, config.hidden_size, generator=torch.Generator().manual_seed(SEED))
+        given["encoder_hidden_states"] = states.to(next(model.parameters()).dtype)
     if "use_cache" in names:
         given["use_cache"] = False
     device = next(model.parameters()).device

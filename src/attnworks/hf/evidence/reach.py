@@ -10,10 +10,10 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 SEED = 5
-COLUMN_ROUNDING = 0.05
-"""How far a computed column may be from a whole number."""
-SPREAD_ROUNDING = 3e-6
-"""Relative rounding error of the spread of column numbers, in single precision."""
+DIGIT_ROUNDING = 0.1
+"""How far a computed digit may be from a whole number."""
+ROUNDING_STEPS = 8
+"""Rounding errors that the square of a digit may have, in units of the largest square."""
 
 
 def vjp(target: Tensor, sources: Sequence[Tensor], cotangent: Tensor) -> list[Tensor | None]:
@@ -85,37 +85,55 @@ class OneToOne(NamedTuple):
 def one_to_one(target: Tensor, source: Tensor) -> OneToOne | None:
     """The column of the source [*a c] that each entry of the target is made of; None if one is made of several.
 
-    With the moments m_p = J (c^p) of the column numbers c, an entry f x_c has m_0 = f, m_1 = f c and m_2 = f c^2; the
-    spread m_2 m_0 - m_1^2 of an entry that is made of several columns is not zero.
+    With d a digit of the column number, and J the Jacobian, m_p = J (d^p) has m_0 = f, m_1 = f d and m_2 = f d^2 for an
+    entry f x_c; the spread m_2 m_0 - m_1^2 of an entry that is made of columns with other digits is not zero. Numbers
+    are split into digits so that they stay exact in half precision.
     """
-    count = source.shape[-1]
-    number = torch.arange(1, count + 1, device=source.device).to(source) / count
-    tangents = [number.pow(power).expand(source.shape).contiguous() for power in range(3)]
-    if (found := jvp(target, source, tangents)) is None:
-        return None
-    return _from_moments([T.detach().double() for T in found], count)
+    codes = _digit_codes(source)
+    found = jvp(target, source, [code.expand(source.shape).contiguous() for code in codes])
+    return None if found is None else _decoded([T.detach().double() for T in found], source)
 
 
 def one_to_one_back(target: Tensor, source: Tensor) -> OneToOne | None:
     """The column of the target [*a c] that each entry of the source goes to; None if one goes to several."""
-    count = target.shape[-1]
-    number = torch.arange(1, count + 1, device=target.device).to(target) / count
-    found = [vjp(target, [source], number.pow(power).expand(target.shape))[0] for power in range(3)]
-    if any(T is None for T in found):
-        return None
-    return _from_moments([T.detach().double() for T in found if T is not None], count)
+    found = [vjp(target, [source], code.expand(target.shape))[0] for code in _digit_codes(target)]
+    moments = [T.detach().double() for T in found if T is not None]
+    return _decoded(moments, target) if len(moments) == len(found) else None
 
 
-def _from_moments(moments: Sequence[Float[Tensor, "..."]], count: int) -> OneToOne | None:
-    zeroth, first, second = moments
-    size = zeroth.abs()
-    if not bool((size > 0).all()):
+def _base(T: Tensor) -> int:
+    return 8 if T.dtype in (torch.float16, torch.bfloat16) else 64
+
+
+def _digit_codes(columns: Float[Tensor, "*a c"]) -> list[Float[Tensor, " c"]]:
+    """One, and then d and d^2 for each digit d of the column numbers."""
+    numbers, base = torch.arange(columns.shape[-1], device=columns.device), _base(columns)
+    codes = [torch.ones_like(numbers)]
+    for power in range(_digits(columns)):
+        digit = numbers // base**power % base
+        codes += [digit, digit.square()]
+    return [code.to(columns) for code in codes]
+
+
+def _digits(columns: Float[Tensor, "*a c"]) -> int:
+    count, base, digits = columns.shape[-1], _base(columns), 1
+    while base**digits < count:
+        digits += 1
+    return digits
+
+
+def _decoded(moments: Sequence[Float[Tensor, "..."]], columns: Tensor) -> OneToOne | None:
+    factors, base = moments[0], _base(columns)
+    if not bool((factors != 0).all()):
         return None
-    spread = (second * zeroth - first.square()).abs()
-    if not bool((spread <= SPREAD_ROUNDING * zeroth.square()).all()):
-        return None
-    places = first / zeroth * count - 1
-    columns = places.round()
-    if not bool(((places - columns).abs() < COLUMN_ROUNDING).all()):
-        return None
-    return OneToOne(columns.long(), zeroth)
+    allowed = ROUNDING_STEPS * torch.finfo(columns.dtype).eps * base**2
+    numbers = torch.zeros_like(factors)
+    for power in range(_digits(columns)):
+        first, second = (moments[1 + 2 * power + place] / factors for place in range(2))
+        digit = first.round()
+        if bool(((first - digit).abs() > DIGIT_ROUNDING).any()) or bool(
+            ((second - digit.square()).abs() > allowed).any()
+        ):
+            return None
+        numbers += digit * base**power
+    return OneToOne(numbers.long(), factors)

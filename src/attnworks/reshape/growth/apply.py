@@ -14,8 +14,8 @@ from torch import Tensor, nn
 from attnworks.attention.heads import HeadMatrices
 from attnworks.core.places import Slot
 from attnworks.core.tensors import parameters_of
-from attnworks.models.anatomy import attention_layers, heads_of
-from attnworks.reshape.surgery import anatomy_of, put_heads
+from attnworks.models.anatomy import heads_of
+from attnworks.reshape.surgery import layers_of, put_heads
 
 
 class Keys(NamedTuple):
@@ -77,7 +77,7 @@ def grown(model: nn.Module, steps: Sequence[GrowthStep]) -> nn.Module:
 
 
 def grow_in_place(model: nn.Module, steps: Sequence[GrowthStep]) -> None:
-    layers = attention_layers(anatomy_of(model))
+    layers = layers_of(model)
     for slot in dict.fromkeys(step.place.slot for step in steps):
         heads = heads_of(layers[slot])
         put_heads(model, slot, grown_heads(heads, [step for step in steps if step.place.slot == slot]))
@@ -106,8 +106,8 @@ def stretched(model: nn.Module, like: nn.Module) -> nn.Module:
 
     The weights may be moments of an optimizer, put in the place of the weights.
     """
-    new, wanted = copy.deepcopy(model), attention_layers(anatomy_of(like))
-    for slot, part in attention_layers(anatomy_of(new)).items():
+    new, wanted = copy.deepcopy(model), layers_of(like)
+    for slot, part in layers_of(new).items():
         heads, others = heads_of(part), heads_of(wanted[slot])
         wider = [_padded(head, other) for head, other in zip(heads, others, strict=False)]
         put_heads(new, slot, [*wider, *(other.each(torch.zeros_like) for other in others[len(heads) :])])

@@ -8,16 +8,26 @@ order the loss then changes by
 with p_i the rows of P: F is the Fisher metric of the softmax. T is the mean over all sentences, F over a sample of
 them. Source: Burgund (S3.13-S3.30). Departs: the increment is fitted instead of the scores, in the direction in which
 the loss falls, and in the metric of the softmax.
+
+A frequency pair is two columns that are rotated by theta times the position, as in RoPE (Su et al. 2021). With
+complex alpha and beta, whose real and imaginary parts are the two columns,
+
+    dS_ij = Re(e^{i theta (i - j)} (x_i . alpha) conj(y_j . beta)) = Re(X_theta alpha beta^H Y_theta^H)_ij,
+    X_theta = diag(e^{i theta i}) X,    Y_theta = diag(e^{i theta j}) Y,    T_theta = mean_n X_theta^H (dL/dS) Y_theta
+
+and the loss changes by <T_theta, alpha beta^H> + 1/2 mean_n <dS, F(dS)>, where <A, B> = Re tr(A^H B). So all that
+follows holds for pairs as it is written, with ^H for ^T; theta = 0 and real numbers are the plain columns. T_theta has
+cos(theta (i - j)) dL/dS in its real part and -sin(theta (i - j)) dL/dS in its imaginary part. Source: derived here.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Float
+from jaxtyping import Float, Inexact
 from torch import Tensor
 
 from attnworks.core.checks import integer
@@ -33,25 +43,35 @@ class ScoreSample(NamedTuple):
     """What a layer's queries and keys are made from, and its weights, in n sentences; P is zero where nothing is seen.
 
     For a bias of the queries, X has a column of ones. States of padding may be anything finite.
+
+    slopes    by how much a score grows for one more of s Q K^T, where scores are capped
+    angle     theta of the pairs to add; 0 for plain columns
     """
 
     X: Float[Tensor, "n i e"]
     Y: Float[Tensor, "n j f"]
     P: Float[Tensor, "n h i j"]
+    slopes: Float[Tensor, "n h i j"] | None = None
+    angle: float = 0.0
+
+    def of_heads(self, heads: Sequence[int]) -> ScoreSample:
+        """The sample of some heads."""
+        index = list(heads)
+        return self._replace(P=self.P[:, index], slopes=None if self.slopes is None else self.slopes[:, index])
 
 
 class Direction(NamedTuple):
-    """Columns to add to every head, at the length that is best in the metric.
+    """Columns to add to every head, at the length that is best in the metric; complex for pairs.
 
     alpha, beta   the larger columns first, as whitened; alpha_c is as long as beta_c. Zero in heads that nothing helps
-    slope         -<T, alpha beta^T>: how fast the loss falls
+    slope         -<T, alpha beta^H>: how fast the loss falls
     curvature     <dS, F(dS)>, mean per sentence
     residual      how far alpha or beta, whichever is worse, is from being best for the other: 0 best, about 1 no better
                   than nothing
     """
 
-    alpha: Float[Tensor, "h e p"]
-    beta: Float[Tensor, "h f p"]
+    alpha: Inexact[Tensor, "h e p"]
+    beta: Inexact[Tensor, "h f p"]
     slope: Float[Tensor, " h"]
     curvature: Float[Tensor, " h"]
     residual: Float[Tensor, " h"]
@@ -71,7 +91,7 @@ class ValueDirection(NamedTuple):
 
 
 def score_direction(
-    T: Float[Tensor, "h e f"],
+    T: Inexact[Tensor, "h e f"],
     sample: ScoreSample,
     p: int,
     *,
@@ -81,15 +101,15 @@ def score_direction(
     tolerance: float = 1e-3,
     cutoff: float = 1e-6,
 ) -> Direction:
-    """A local optimum of <T, alpha beta^T> + 1/2 mean_n <dS, F(dS)> over p columns, for every head.
+    """A local optimum of <T, alpha beta^H> + 1/2 mean_n <dS, F(dS)> over p columns or pairs, for every head.
 
     Starts from singular pairs 1 ... p of the whitened T, which is `whitened_direction`, from pairs 2 ... p + 1 and from
     3 ... p + 2. After `TRIAL_SWEEPS` sweeps, the first start and the best one are improved further, and each head keeps
     the better end. A sweep improves alpha and beta in turn. With beta orthonormal and fixed, the best
     alpha solves a linear system,
-        mean_n X^T F(X alpha (Y beta)^T) Y beta = -T beta,
+        mean_n X^H F(X alpha (Y beta)^H) Y beta = -T beta,
     for which up to `iterations` steps of conjugate gradients are made from the alpha at hand; so no step is uphill. A
-    head is ready when its residual, ||T beta + mean_n X^T F(dS) Y beta|| / ||T beta|| in whitened coordinates or the
+    head is ready when its residual, ||T beta + mean_n X^H F(dS) Y beta|| / ||T beta|| in whitened coordinates or the
     same for alpha, whichever is larger, is below `tolerance`.
     Source: Burgund, section 2 (S3.19), for the increment and in the Fisher metric; no closed form is known there.
     Holds when: the residual is small. The problem is not convex, and no start is sure to end at the best of all: on 144
@@ -115,24 +135,25 @@ def score_direction(
     return _direction(problem, a, b)
 
 
-def whitened_direction(T: Float[Tensor, "h e f"], sample: ScoreSample, p: int, *, cutoff: float = 1e-6) -> Direction:
+def whitened_direction(T: Inexact[Tensor, "h e f"], sample: ScoreSample, p: int, *, cutoff: float = 1e-6) -> Direction:
     """-C_x^-1/2 [C_x^-1/2 T C_y^-1/2]_p C_y^-1/2 with the length that is best in the metric, for every head.
 
     C_x and C_y are the second moments of X and Y over the pairs of a query and a key it sees; their eigenvalues below
     `cutoff` times the largest count as zero.
     Source: Burgund, section 2 (S3.27 corrected), with the mean over sentences of what D10 has for one.
-    Holds when: <dS, F(dS)> is a multiple of ||C_x^1/2 alpha beta^T C_y^1/2||^2; elsewhere `score_direction` is better.
+    Holds when: <dS, F(dS)> is a multiple of ||C_x^1/2 alpha beta^H C_y^1/2||^2; elsewhere `score_direction` is better.
     """
     problem = _whitened(T, sample, p, cutoff)
     return _direction(problem, *_start(problem))
 
 
-def marginal_gains(direction: Direction, T: Float[Tensor, "h e f"], sample: ScoreSample) -> Float[Tensor, "h p"]:
+def marginal_gains(direction: Direction, T: Inexact[Tensor, "h e f"], sample: ScoreSample) -> Float[Tensor, "h p"]:
     """What column r adds: the gain of the first r columns less that of the first r - 1, each at its best length."""
-    q, k = _projected(sample.X, direction.alpha), _projected(sample.Y, direction.beta)
-    slope = -(T @ direction.beta * direction.alpha).sum(-2).cumsum(-1)
+    states, metric = (rotated(side, sample.angle) for side in (sample.X, sample.Y)), Metric.of(sample)
+    q, k = (_projected(X, side) for X, side in zip(states, (direction.alpha, direction.beta), strict=True))
+    slope = -((T @ direction.beta).conj() * direction.alpha).real.sum(-2).cumsum(-1)
     columns = range(1, q.shape[-1] + 1)
-    curvature = torch.stack([_curvature(sample.P, q[..., :r], k[..., :r]) for r in columns], dim=-1)
+    curvature = torch.stack([metric.curvature(q[..., :r], k[..., :r]) for r in columns], dim=-1)
     return _gain(slope, curvature).diff(prepend=torch.zeros_like(slope[:, :1])).clamp_min(0.0)
 
 
@@ -158,32 +179,85 @@ def value_direction(
     )
 
 
+def rotated(X: Float[Tensor, "n i e"], angle: float) -> Inexact[Tensor, "n i e"]:
+    """diag(e^{i theta i}) X with positions i from zero; X itself for the angle 0."""
+    if not angle:
+        return X
+    phases = angle * torch.arange(X.shape[1], dtype=X.dtype, device=X.device)
+    return torch.polar(torch.ones_like(phases), phases).unsqueeze(-1) * X
+
+
+class Metric(NamedTuple):
+    """F(dS)_i = d_i o J_i (d_i o dS_i) with J_i = diag(p_i) - p_i p_i^T and the slopes d_i of a cap; d = 1 without one.
+
+    Where scores are capped, S' = c tanh(S / c) changes by d dS to first order; the curvature of tanh is left out.
+
+    bent    P o d, and P itself without a cap
+    twice   P o d o d
+    """
+
+    bent: Float[Tensor, "n h i j"]
+    twice: Float[Tensor, "n h i j"]
+
+    @classmethod
+    def of(cls, sample: ScoreSample) -> Metric:
+        if sample.slopes is None:
+            return cls(sample.P, sample.P)
+        bent = sample.P * sample.slopes
+        return cls(bent, bent * sample.slopes)
+
+    def heads(self, index: Tensor) -> Metric:
+        bent = self.bent[:, index]
+        return Metric(bent, bent if self.twice is self.bent else self.twice[:, index])
+
+    def __call__(self, q: Inexact[Tensor, "n h i p"], k: Inexact[Tensor, "n h j p"]) -> Float[Tensor, "n h i j"]:
+        """F(dS) of dS = Re(q k^H)."""
+        change = as_real_columns(q) @ as_real_columns(k).mT
+        weighted = self.twice * change
+        sums = weighted if self.twice is self.bent else change.mul_(self.bent)
+        return weighted.addcmul_(self.bent, sums.sum(-1, keepdim=True), value=-1.0)
+
+    def curvature(self, q: Inexact[Tensor, "n h i p"], k: Inexact[Tensor, "n h j p"]) -> Float[Tensor, " h"]:
+        """mean_n <dS, F(dS)> of dS = Re(q k^H)."""
+        return (self(q, k) @ as_real_columns(k) * as_real_columns(q)).sum((-2, -1)).mean(0)
+
+
+def as_real_columns(columns: Inexact[Tensor, "*a p"]) -> Float[Tensor, "*a w"]:
+    """Real and imaginary part of every complex column, side by side; real columns as they are."""
+    return torch.view_as_real(columns).flatten(-2) if columns.is_complex() else columns
+
+
 class _Problem(NamedTuple):
     """The same in coordinates in which C_x and C_y are the identity and T has norm one, for p columns or fewer."""
 
-    T: Float[Tensor, "h q k"]
-    X: Float[Tensor, "n i q"]
-    Y: Float[Tensor, "n j k"]
-    P: Float[Tensor, "n h i j"]
+    T: Inexact[Tensor, "h q k"]
+    X: Inexact[Tensor, "n i q"]
+    Y: Inexact[Tensor, "n j k"]
+    metric: Metric
     norm: Float[Tensor, " h"]
     W_x: Float[Tensor, "e q"]
     W_y: Float[Tensor, "f k"]
     p: int
 
     def heads(self, index: Tensor) -> _Problem:
-        return self._replace(T=self.T[index], P=self.P[:, index], norm=self.norm[index])
+        return self._replace(T=self.T[index], metric=self.metric.heads(index), norm=self.norm[index])
 
 
 def _whitened(T: Tensor, sample: ScoreSample, p: int, cutoff: float) -> _Problem:
     integer("columns", p, 1)
-    X, Y, P = sample
-    pairs = (P > 0).to(P.dtype).mean(1)
-    W_x, W_y = (_whitening(states, seen, cutoff) for states, seen in ((X, pairs.sum(2)), (Y, pairs.sum(1))))
-    white = W_x.mT @ T @ W_y
+    W_x, W_y = whitening(sample, cutoff)
+    X, Y = (rotated(states @ W, sample.angle) for states, W in ((sample.X, W_x), (sample.Y, W_y)))
+    white = W_x.mT.to(T.dtype) @ T @ W_y.to(T.dtype)
     norm = torch.linalg.matrix_norm(white)
     rounding = torch.finfo(T.dtype).eps * torch.linalg.matrix_norm(T) * W_x.norm() * W_y.norm()
     norm = torch.where(norm > rounding, norm, 0.0)
-    return _Problem(_ratio(white, norm[:, None, None]), X @ W_x, Y @ W_y, P, norm, W_x, W_y, p)
+    return _Problem(_ratio(white, norm[:, None, None]), X, Y, Metric.of(sample), norm, W_x, W_y, p)
+
+
+def whitening(sample: ScoreSample, cutoff: float) -> tuple[Float[Tensor, "e q"], Float[Tensor, "f k"]]:
+    """W_x, W_y with W_x^T C_x W_x = I and W_y^T C_y W_y = I, over what of C is not zero; the same for any angle."""
+    pairs = (sample.P > 0).to(sample.P.dtype).mean(1)
+    return _whitening(sample.X, pairs.sum(2), cutoff), _whitening(sample.Y, pairs.sum(1), cutoff)
 
 
 def _whitening(states: Tensor, seen: Tensor, cutoff: float) -> Tensor:
@@ -204,7 +278,7 @@ def _start(problem: _Problem, first: int = 0) -> tuple[Tensor, Tensor]:
     """p singular pairs of T from pair `first` on."""
     U, s, Vh = torch.linalg.svd(problem.T, full_matrices=False)
     pairs = slice(first, first + problem.p)
-    return _best_length(problem, -U[..., pairs] * s[:, None, pairs], Vh[:, pairs].mT.contiguous())
+    return _best_length(problem, -U[..., pairs] * s[:, None, pairs], Vh[:, pairs].mH.contiguous())
 
 
 def _improved(
@@ -225,19 +299,19 @@ def _improved(
 
 def _gain_of(problem: _Problem, a: Tensor, b: Tensor) -> Tensor:
     """The gain of a and b at their best length."""
-    curvature = _curvature(problem.P, _projected(problem.X, a), _projected(problem.Y, b))
+    curvature = problem.metric.curvature(_projected(problem.X, a), _projected(problem.Y, b))
     return _gain(_slope(problem, a, b), curvature)
 
 
 def _sweep(problem: _Problem, a: Tensor, b: Tensor, iterations: int) -> tuple[Tensor, Tensor]:
     """A better a for b held still, then a better b for a held still."""
-    T, X, Y, P = problem[:4]
+    T, X, Y, metric = problem[:4]
     a, b = _orthonormal(a, b)
     k = _projected(Y, b)
-    a = _solved(lambda a: _pulled(X, _fisher(P, _projected(X, a), k) @ k), -T @ b, a, iterations)
+    a = _solved(lambda a: _pulled(X, _weighted(metric(_projected(X, a), k), k)), -T @ b, a, iterations)
     b, a = _orthonormal(b, a)
     q = _projected(X, a)
-    b = _solved(lambda b: _pulled(Y, _fisher(P, q, _projected(Y, b)).mT @ q), -T.mT @ a, b, iterations)
+    b = _solved(lambda b: _pulled(Y, _weighted(metric(q, _projected(Y, b)).mT, q)), -T.mH @ a, b, iterations)
     return a, b
 
 
@@ -264,12 +338,12 @@ def _solved(operator: Callable[[Tensor], Tensor], target: Tensor, x: Tensor, ite
 
 
 def _residual(problem: _Problem, a: Tensor, b: Tensor) -> Tensor:
-    T, X, Y, P = problem[:4]
+    T, X, Y, metric = problem[:4]
     (Q_a, _), (Q_b, _) = torch.linalg.qr(a), torch.linalg.qr(b)
-    change = _fisher(P, _projected(X, a), _projected(Y, b))
-    for_a, for_b = T @ Q_b, T.mT @ Q_a
-    off_a = for_a + _pulled(X, change @ _projected(Y, Q_b))
-    off_b = for_b + _pulled(Y, change.mT @ _projected(X, Q_a))
+    change = metric(_projected(X, a), _projected(Y, b))
+    for_a, for_b = T @ Q_b, T.mH @ Q_a
+    off_a = for_a + _pulled(X, _weighted(change, _projected(Y, Q_b)))
+    off_b = for_b + _pulled(Y, _weighted(change.mT, _projected(X, Q_a)))
     norm = torch.linalg.matrix_norm
     return torch.maximum(_ratio(norm(off_a), norm(for_a)), _ratio(norm(off_b), norm(for_b)))
 
@@ -278,37 +352,26 @@ def _direction(problem: _Problem, a: Tensor, b: Tensor) -> Direction:
     """Back to the coordinates of the states, with columns in order and as many as asked for."""
     a, b = balanced(*_best_length(problem, a, b))
     norm = problem.norm
-    alpha, beta = problem.W_x @ a * norm[:, None, None], problem.W_y @ b
+    alpha, beta = problem.W_x.to(a.dtype) @ a * norm[:, None, None], problem.W_y.to(b.dtype) @ b
     root = _ratio(beta.norm(dim=-2, keepdim=True), alpha.norm(dim=-2, keepdim=True)).sqrt()
     missing = problem.p - a.shape[-1]
     return Direction(
         alpha=F.pad(alpha * root, (0, missing)),
         beta=F.pad(_ratio(beta, root), (0, missing)),
         slope=_slope(problem, a, b) * norm.square(),
-        curvature=_curvature(problem.P, _projected(problem.X, a), _projected(problem.Y, b)) * norm.square(),
+        curvature=problem.metric.curvature(_projected(problem.X, a), _projected(problem.Y, b)) * norm.square(),
         residual=_residual(problem, a, b),
     )
 
 
 def _best_length(problem: _Problem, a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
-    curvature = _curvature(problem.P, _projected(problem.X, a), _projected(problem.Y, b))
-    seen = curvature > torch.finfo(a.dtype).eps * (a.mT @ a * (b.mT @ b)).sum((-2, -1))
+    curvature = problem.metric.curvature(_projected(problem.X, a), _projected(problem.Y, b))
+    seen = curvature > torch.finfo(a.dtype).eps * _dot(a.mH @ a, b.mH @ b)
     return a * torch.where(seen, _ratio(_slope(problem, a, b), curvature), 0.0)[:, None, None], b
 
 
 def _slope(problem: _Problem, a: Tensor, b: Tensor) -> Tensor:
     return -_dot(problem.T @ b, a)
-
-
-def _curvature(P: Tensor, q: Tensor, k: Tensor) -> Tensor:
-    """mean_n <dS, F(dS)> of dS = q k^T."""
-    return (_fisher(P, q, k) @ k * q).sum((-2, -1)).mean(0)
-
-
-def _fisher(P: Tensor, q: Tensor, k: Tensor) -> Tensor:
-    """F(dS) of dS = q k^T."""
-    weighted = P * (q @ k.mT)
-    return weighted.addcmul_(P, weighted.sum(-1, keepdim=True), value=-1.0)
 
 
 def _projected(X: Tensor, a: Tensor) -> Tensor:
@@ -317,14 +380,21 @@ def _projected(X: Tensor, a: Tensor) -> Tensor:
 
 
 def _pulled(X: Tensor, q: Tensor) -> Tensor:
-    """mean_n X_n^T q_nh, what `_projected` is the transpose of; flattened, einsum makes one product of it."""
-    return torch.einsum("xe,xhp->hep", X.flatten(0, 1), q.transpose(1, 2).flatten(0, 1)) / len(X)
+    """mean_n X_n^H q_nh, what `_projected` is the transpose of; flattened, einsum makes one product of it."""
+    return torch.einsum("xe,xhp->hep", X.conj().flatten(0, 1), q.transpose(1, 2).flatten(0, 1)) / len(X)
+
+
+def _weighted(weights: Tensor, k: Tensor) -> Tensor:
+    """Real weights times columns, which may be complex."""
+    if not k.is_complex():
+        return weights @ k
+    return torch.view_as_complex((weights @ as_real_columns(k)).unflatten(-1, (-1, 2)))
 
 
 def _orthonormal(factor: Tensor, turned: Tensor) -> tuple[Tensor, Tensor]:
     """The same product with the second factor orthonormal."""
     Q, R = torch.linalg.qr(turned)
-    return factor @ R.mT, Q
+    return factor @ R.mH, Q
 
 
 def _gain(slope: Tensor, curvature: Tensor) -> Tensor:
@@ -333,7 +403,8 @@ def _gain(slope: Tensor, curvature: Tensor) -> Tensor:
 
 
 def _dot(x: Tensor, y: Tensor) -> Tensor:
-    return (x * y).sum((-2, -1))
+    """Re tr(x^H y)."""
+    return (x.conj() * y).real.sum((-2, -1))
 
 
 def _ratio(x: Tensor, y: Tensor) -> Tensor:

@@ -12,7 +12,7 @@ from attnworks.core.checks import choice, integer, text
 from attnworks.core.display import Progress, overall_progress, silent
 from attnworks.core.errors import UsageError
 from attnworks.exam.lineage import HeadMap
-from attnworks.models.anatomy import attention_layers, heads_of
+from attnworks.models.anatomy import heads_of
 from attnworks.models.config import MAX_WIDTH
 from attnworks.models.modes import inference_mode
 from attnworks.reshape.contract import AUTO, RESHAPES, Reshape, ReshapeContext, ReshapeResult
@@ -23,7 +23,7 @@ from attnworks.reshape.growth.places import NoBottleneckError, Spot, Widths, no_
 from attnworks.reshape.growth.score import GrowthTrial, Score
 from attnworks.reshape.growth.statistics import MIN_SENTENCES
 from attnworks.reshape.growth.survey import GROWTH_KINDS, GrowthSurvey
-from attnworks.reshape.surgery import anatomy_of, check_can_grow
+from attnworks.reshape.surgery import check_can_grow, layers_of
 from attnworks.traces.loss import TextLoss
 
 REFIT_METHOD = "document"
@@ -74,7 +74,7 @@ class Grow(Reshape):
         return self.by != REFIT_METHOD
 
     def check(self, model: nn.Module) -> None:
-        layers = attention_layers(anatomy_of(model))
+        layers = layers_of(model)
         for (place, kind), width in (self.asked(model) or {}).items():
             check_can_grow(model, place.slot)
             widest = len(heads_of(layers[place.slot])[0].W_Q)
@@ -84,7 +84,7 @@ class Grow(Reshape):
 
     def asked(self, model: nn.Module) -> Widths | None:
         """Places, kinds and widths that were asked for; None if they are to be chosen."""
-        layers = attention_layers(anatomy_of(model))
+        layers = layers_of(model)
         counts = {slot: len(heads_of(part)) for slot, part in layers.items()}
         return None if self.where == AUTO else read_places(self.where, counts)
 

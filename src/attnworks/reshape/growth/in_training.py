@@ -11,7 +11,7 @@ import numpy as np
 
 from attnworks.core.display import silent
 from attnworks.models import TransformerConfig, preset
-from attnworks.models.anatomy import attention_layers, heads_of
+from attnworks.models.anatomy import heads_of
 from attnworks.reshape.evaluate import parameter_count
 from attnworks.reshape.growth.apply import GrowthPlace, GrowthStep, grow_in_place, stretched_state
 from attnworks.reshape.growth.grow import describe_changes, plan_step, survey_growth
@@ -19,7 +19,7 @@ from attnworks.reshape.growth.methods import METHODS
 from attnworks.reshape.growth.places import NoBottleneckError, Spot, spread
 from attnworks.reshape.growth.score import GrowthKind
 from attnworks.reshape.run import ReshapeSettings, text_loss_on
-from attnworks.reshape.surgery import anatomy_of
+from attnworks.reshape.surgery import layers_of
 from attnworks.traces.own import OwnSubject
 from attnworks.training.events import Grown
 from attnworks.training.objectives import choose_objective
@@ -62,7 +62,7 @@ def grow_in_training(run: Run) -> Grown | None:
 def _missing(run: Run) -> dict[Spot, int]:
     """Columns and heads that the goals still need."""
     missing: dict[Spot, int] = {}
-    for slot, part in attention_layers(anatomy_of(run.model)).items():
+    for slot, part in layers_of(run.model).items():
         heads = heads_of(part)
         for name, goal in run.recipe.goals().items():
             sizes = {None: len(heads)}

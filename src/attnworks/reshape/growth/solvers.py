@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Float
+from jaxtyping import Float, Inexact
 from torch import Tensor
 
 from attnworks.core.checks import integer
@@ -82,19 +82,19 @@ def truncated_fit(
 
 
 def balanced(
-    left: Float[Tensor, "*a e p"], right: Float[Tensor, "*a f p"]
-) -> tuple[Float[Tensor, "*a e p"], Float[Tensor, "*a f p"]]:
-    """U S^1/2 and V S^1/2 of the product left right^T = U S V^T, which is not formed.
+    left: Inexact[Tensor, "*a e p"], right: Inexact[Tensor, "*a f p"]
+) -> tuple[Inexact[Tensor, "*a e p"], Inexact[Tensor, "*a f p"]]:
+    """U S^1/2 and V S^1/2 of the product left right^H = U S V^H, which is not formed.
 
-    With left = Q_l R_l and right = Q_r R_r only the small R_l R_r^T needs an SVD; its columns come largest first.
+    With left = Q_l R_l and right = Q_r R_r only the small R_l R_r^H needs an SVD; its columns come largest first.
     Source: Burgund (S3.29).
     """
     p = left.shape[-1]
     Q_l, R_l = torch.linalg.qr(left)
     Q_r, R_r = torch.linalg.qr(right)
-    U, s, Vh = torch.linalg.svd(R_l @ R_r.mT, full_matrices=False)
+    U, s, Vh = torch.linalg.svd(R_l @ R_r.mH, full_matrices=False)
     root = s.sqrt().unsqueeze(-2)
-    return _widened(Q_l @ U * root, p), _widened(Q_r @ Vh.mT * root, p)
+    return _widened(Q_l @ U * root, p), _widened(Q_r @ Vh.mH * root, p)
 
 
 def shortened(

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from attnworks.attention.heads import HeadMatrices
 from attnworks.core.display import Progress
 from attnworks.core.places import Slot
-from attnworks.models.anatomy import Part, attention_layers, every_layer, heads_of
+from attnworks.models.anatomy import Part, heads_of
 from attnworks.reshape.growth.apply import GrowthPlace, GrowthStep, NewHead, Values
 from attnworks.reshape.growth.directions import ScoreSample, whitened_direction
 from attnworks.reshape.growth.score import (
@@ -31,7 +31,7 @@ from attnworks.reshape.growth.score import (
 )
 from attnworks.reshape.growth.solvers import shortened
 from attnworks.reshape.growth.statistics import GradedLayer, GrowthSums, gather_sample, gather_sums
-from attnworks.reshape.surgery import anatomy_of, refusal_to_grow
+from attnworks.reshape.surgery import layers_of, refusal_to_grow
 from attnworks.traces.loss import TextLoss
 
 GROWTH_KINDS: tuple[GrowthKind, ...] = get_args(GrowthKind)
@@ -53,9 +53,9 @@ class _Copy(NamedTuple):
 
 def growable_layers(model: nn.Module) -> tuple[dict[Slot, Part], dict[Slot, str]]:
     """Attention layers that can grow, and for the others the reason why they cannot, in words."""
-    reasons = {slot: refusal_to_grow(model, slot) for slot in every_layer(anatomy_of(model))}
+    reasons = {slot: refusal_to_grow(model, slot) for slot in layers_of(model)}
     refused = {slot: reason for slot, reason in reasons.items() if reason is not None}
-    return {slot: part for slot, part in attention_layers(anatomy_of(model)).items() if slot not in refused}, refused
+    return {slot: part for slot, part in layers_of(model).items() if slot not in refused}, refused
 
 
 class GrowthSurvey:
@@ -69,7 +69,7 @@ class GrowthSurvey:
     def __init__(self, text_loss: TextLoss, tell: Progress, kinds: Collection[GrowthKind] = GROWTH_KINDS) -> None:
         self.text_loss, self.tell = text_loss, tell
         model = text_loss.original.model
-        self.every = {slot: len(heads_of(part)) for slot, part in attention_layers(anatomy_of(model)).items()}
+        self.every = {slot: part.heads for slot, part in layers_of(model).items()}
         self.layers, self.refused = growable_layers(model)
         self.branches = {slot: part.branch for slot, part in self.layers.items()}
         self.heads = {slot: heads_of(part) for slot, part in self.layers.items()}

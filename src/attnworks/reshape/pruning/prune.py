@@ -15,11 +15,10 @@ from attnworks.core.errors import AttnworksError, UsageError
 from attnworks.core.places import HeadId, Slot, select_heads
 from attnworks.exam.lineage import HeadMap
 from attnworks.hf.folder import to_standard
-from attnworks.models.anatomy import attention_layers
 from attnworks.models.modes import inference_mode
 from attnworks.reshape.contract import AUTO, RESHAPES, Reshape, ReshapeContext, ReshapeResult
 from attnworks.reshape.pruning.ranking import RANKINGS, rank
-from attnworks.reshape.surgery import PruneUnit, anatomy_of, check_can_keep, heads_off, keep_heads, refusal_to_shrink
+from attnworks.reshape.surgery import PruneUnit, check_can_keep, heads_off, keep_heads, layers_of, refusal_to_shrink
 from attnworks.traces.edits import CountHeadsHook
 from attnworks.traces.subject import LayerHook
 
@@ -142,11 +141,9 @@ def _first(order: Sequence[PruneUnit], keep: float) -> list[PruneUnit]:
 def heads_by_layer(model: nn.Module) -> dict[Slot, list[int]]:
     """The number of the group, for keys and values, of every head of every layer that heads can go from."""
     found: dict[Slot, list[int]] = {}
-    for slot, part in attention_layers(anatomy_of(model)).items():
-        assert part.weights is not None
-        W = part.weights()
+    for slot, part in layers_of(model).items():
         if refusal_to_shrink(model, slot, []) is None:
-            found[slot] = [head * W.groups // len(W.W_O) for head in range(len(W.W_O))]
+            found[slot] = part.groups()
     return found
 
 

@@ -18,7 +18,6 @@ from attnworks.core.display import Progress, silent
 from attnworks.core.errors import UsageError
 from attnworks.core.places import Slot
 from attnworks.core.timing import Interval, interleave_within
-from attnworks.hf.anatomy import HFPart
 from attnworks.models.anatomy import Part
 from attnworks.models.modes import inference_mode
 from attnworks.models.multihead import MultiHead
@@ -131,7 +130,6 @@ class SwapLayer:
         groups, attention = groups_in(self.part), self.part.attention
         own = isinstance(attention, MultiHead)
         looking = range(len(self.now)) if groups is None else groups.content_heads
-        lost = own or (isinstance(self.part, HFPart) and self.part.shrinkable is not None)
         positions = self.part.role == "self" and hasattr(attention, "relative_attention_num_buckets")
         for head, spec in enumerate(map(MechanismSpec.parse, by_head)):
             kind = MECHANISMS[spec.name]
@@ -139,7 +137,7 @@ class SwapLayer:
                 return "has no causal form" if self.causal else "is not defined from one sequence to another"
             if kind.needs:
                 return f"needs {' and '.join(sorted(kind.needs)).replace('_', ' ')}"
-            if kind.by_content and head not in looking and lost:
+            if kind.by_content and head not in looking and own:
                 return "needs queries and keys, which heads of the layer have lost"
             if positions and "dense" not in kind.supported_masks:
                 return NO_SCORES
