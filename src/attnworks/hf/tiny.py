@@ -12,6 +12,7 @@ import functools
 import importlib
 import inspect
 import pkgutil
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -25,7 +26,7 @@ from attnworks.hf.tiny_config import VARIANTS, tiny_config
 from attnworks.hf.tiny_sizes import SIZES
 from attnworks.hf.tiny_text import word_ids
 
-MOST_PARAMETERS = 12_000_000
+MOST_PARAMETERS = 30_000_000
 CLASS_MAPPINGS = (
     *("MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING", "MODEL_FOR_MASKED_LM_MAPPING", "MODEL_FOR_CAUSAL_LM_MAPPING"),
     *("MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING", "MODEL_FOR_MULTIMODAL_LM_MAPPING", "MODEL_MAPPING"),
@@ -34,14 +35,20 @@ CLASS_MAPPINGS = (
 """Where the class of a model is looked for: those with an output layer first."""
 OTHER_INPUTS = {
     "pixel_values": "pictures",
+    "pixel_values_videos": "pictures",
     "bbox": "boxes of words on a page",
     "visual_feats": "features of pictures",
     "vision_embeds": "features of pictures",
+    "states": "states, actions and returns",
+    "state": "pictures and states",
     "input_features": "sound",
     "input_values": "sound",
+    "input_values_cutoffs": "sound",
     "timm": "the package timm",
+    "detectron2": "the package detectron2",
+    "codebook": "several token ids at each place",
 }
-"""Words in the error of a model that does not run on token ids alone, and what it needs."""
+"""What a model needs besides token ids, by parameters of its forward and by words in its error."""
 
 
 @dataclass(frozen=True)
@@ -121,7 +128,7 @@ def text_model_types() -> tuple[str, ...]:
 
 def _first_that_runs(config: Any, model_class: type | None, seed: int, sizes: str, *, like: bool) -> TinyModel:
     """The first of all variants, classes and types of numbers that runs on token ids and gives finite numbers."""
-    name, errors = config.model_type, []
+    name, errors, tried = config.model_type, [], []
     for variant in VARIANTS:
         for dtype in (torch.float64, torch.float32):
             try:
@@ -130,6 +137,7 @@ def _first_that_runs(config: Any, model_class: type | None, seed: int, sizes: st
                 errors.append(short_message(error))
                 break
             for chosen in [model_class] if model_class is not None else model_classes(small):
+                tried.append(chosen)
                 try:
                     model = _built(chosen, small, dtype, seed)
                     inputs = tiny_inputs(model, seed, sizes)
@@ -138,7 +146,7 @@ def _first_that_runs(config: Any, model_class: type | None, seed: int, sizes: st
                     errors.append(f"{chosen.__name__}: {short_message(error)}")
                 else:
                     return TinyModel(name, model, inputs)
-    return TinyModel(name, reason=_reason(errors))
+    return TinyModel(name, reason=_reason(errors, tried))
 
 
 def model_classes(config: Any) -> list[type]:
@@ -215,9 +223,15 @@ def _check_runs(model: Any, inputs: dict[str, Any]) -> None:
         raise ValueError("its outputs are not finite")
 
 
-def _reason(errors: list[str]) -> str:
+def _reason(errors: list[str], tried: list[Any]) -> str:
     """One line: what the model needs besides text, or the first error."""
     if not errors:
         return "transformers has no class for it that takes token ids"
-    needed = [what for word, what in OTHER_INPUTS.items() if all(word in error for error in errors)]
-    return f"needs {needed[0]}" if needed else errors[0]
+    for word, what in OTHER_INPUTS.items():
+        if all(re.search(rf"\b{word}\b", error) for error in errors):
+            return f"needs {what}"
+    if "NoneType" in errors[0] or "missing" in errors[0]:
+        takes = {name for each in tried for name in inspect.signature(each.forward).parameters}
+        if needed := [what for name, what in OTHER_INPUTS.items() if name in takes]:
+            return f"needs {needed[0]}"
+    return errors[0]

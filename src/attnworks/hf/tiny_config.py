@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import copy
+import functools
 import inspect
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
-from attnworks.hf.tiny_sizes import ATTRIBUTES, FIXED, KINDS_OF_LAYERS, ONES, OVERRIDES, Sizes
+from attnworks.hf.tiny_sizes import ATTRIBUTES, FIXED, KINDS_OF_LAYERS, ONES, OPTIONS, OVERRIDES, Sizes
 
 DEEPEST = 3
 """Configs within configs are made small down to this depth."""
@@ -81,8 +83,9 @@ def _arguments(
         for name in _parts(config):
             part = vars(config)[name]
             given[name] = _arguments(part, sizes, variant, tokens, like, depth + 1) | {"model_type": part.model_type}
-    if (overrides := OVERRIDES.get(config.model_type)) is not None:
-        given |= overrides(sizes, hidden)
+    for table in [OVERRIDES] if like else [OVERRIDES, OPTIONS]:
+        if config.model_type in table:
+            given |= table[config.model_type](sizes, hidden)
     return given
 
 
@@ -178,12 +181,25 @@ def _fit_rotary(config: Any) -> None:
     found = vars(config).get("rope_parameters")
     if not isinstance(found, dict):
         return
-    width = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    width = vars(config).get("head_dim") or _heads_share(config)
     for part in [found, *(each for each in found.values() if isinstance(each, dict))]:
         half = int(width * part.get("partial_rotary_factor", 1.0)) // 2
         for name in ("short_factor", "long_factor"):
             if name in part:
                 part[name] = [1.0] * half
-        if "mrope_section" in part:
+        if "rope_type" in part and _has_sections(type(config)):
             third = half // 3
-            part["mrope_section"] = [half - 2 * third, third, third]
+            part["mrope_section"] = [third, third, half - 2 * third]
+
+
+def _heads_share(config: Any) -> int:
+    """The hidden size by the number of heads; 0 in a config without them."""
+    heads = getattr(config, "num_attention_heads", None)
+    return config.hidden_size // heads if isinstance(heads, int) else 0
+
+
+@functools.cache
+def _has_sections(config_class: type) -> bool:
+    """Whether the code of the model gives parts of a head's width to different positions: time, row and column."""
+    folder = Path(inspect.getfile(config_class)).parent
+    return any("mrope_section" in file.read_text() for file in folder.glob("modeling_*.py"))

@@ -74,11 +74,11 @@ SIZES = {
 ATTRIBUTES = {
     "hidden": "hidden_size d_model n_embd dim embed_dim hidden_dim embedding_size word_embed_proj_dim projection_dim "
     "encoder_hidden_size decoder_hidden_size emb_dim embedding_dim output_dim backbone_hidden_size out_hidden_size "
-    "text_hidden_size attention_hidden_size cross_attention_hidden_size embed_size lru_width width text_embed_dim",
+    "text_hidden_size hidden_size_global attention_hidden_size cross_attention_hidden_size embed_size lru_width width text_embed_dim",
     "heads": "num_attention_heads n_head num_heads n_heads encoder_attention_heads decoder_attention_heads "
     "num_decoder_attention_heads num_encoder_attention_heads attention_heads num_query_heads "
     "encoder_num_attention_heads decoder_num_attention_heads num_self_attention_heads num_cross_attention_heads "
-    "swa_num_attention_heads",
+    "swa_num_attention_heads num_sliding_attention_heads",
     "groups": "num_key_value_heads n_kv_heads num_kv_heads decoder_num_key_value_heads encoder_num_key_value_heads "
     "multi_query_group_num num_global_key_value_heads swa_num_key_value_heads",
     "width": "head_dim d_kv d_head dim_head kv_channels attention_head_dim global_head_dim swa_head_dim "
@@ -116,7 +116,7 @@ ATTRIBUTES = {
 }
 """Field of `Sizes` -> the config attributes that are set to it, where the config has them."""
 
-ONES = "n_group topk_group n_shared_experts num_shared_experts moe_num_shared_experts mamba_n_groups n_groups"
+ONES = "n_group num_group topk_group n_shared_experts num_shared_experts moe_num_shared_experts mamba_n_groups n_groups"
 """Attributes that are set to 1."""
 FIXED = {
     "num_kv_shared_layers": 0,
@@ -135,13 +135,14 @@ Overrides = Callable[[Sizes, int], dict[str, Any]]
 """Sizes and hidden size -> attributes of the config of one model type."""
 
 OVERRIDES: dict[str, Overrides] = {
+    "bailing_hybrid": lambda s, hidden: {"n_group": 1, "topk_group": 1},
     "bamba": lambda s, hidden: {"attn_layer_indices": [1], "num_hidden_layers": 2},
-    "big_bird": lambda s, hidden: {"attention_type": "original_full"},
-    "bigbird_pegasus": lambda s, hidden: {"attention_type": "original_full"},
-    "chameleon": lambda s, hidden: {"vocabulary_map": {"<image>": 120, "IMGIMGBSZ": 121, "IMGIMGAZ": 122}},
-    "codegen": lambda s, hidden: {"n_head": 16, "n_embd": 16 * s.width},  # four groups of heads, in the code
+    "blt": lambda s, hidden: {"encoder_hash_byte_group_vocab": 128},
+    "clvp_encoder": lambda s, hidden: {"num_attention_heads": 3, "hidden_size": 120, "projection_dim": 120},
+    "codegen": lambda s, hidden: {"n_head": 16, "n_embd": 16 * s.width},  # its code lays heads out in fours
+    "convbert": lambda s, hidden: {"num_attention_heads": 2 * s.heads},  # half of them are heads of a convolution
     "dbrx": lambda s, hidden: {
-        "attn_config": {"kv_n_heads": s.groups, "clip_qkv": 8},
+        "attn_config": {"kv_n_heads": s.groups, "clip_qkv": 8, "rope_theta": 10000.0},
         "ffn_config": {
             "ffn_hidden_size": s.feed_forward,
             "hidden_size": s.joined,
@@ -149,49 +150,119 @@ OVERRIDES: dict[str, Overrides] = {
             "moe_top_k": s.experts_per_token,
         },
     },
-    "esm": lambda s, hidden: {"pad_token_id": 1, "mask_token_id": 32, "is_folding_model": False},
-    "falcon": lambda s, hidden: {"new_decoder_architecture": True, "num_kv_heads": s.groups},
+    "diffllama": lambda s, hidden: {"num_attention_heads": 12, "num_key_value_heads": 4, "hidden_size": 156},
+    "emu3_vqgan": lambda s, hidden: {"base_channels": 32, "codebook_size": 64},
+    "falcon_h1": lambda s, hidden: {"mamba_d_ssm": 2 * hidden},
+    "florence_vision": lambda s, hidden: {
+        "num_heads": [2, 2, 2, 2],
+        "num_groups": [2, 2, 2, 2],
+        "embed_dim": [8, 10, 12, 14],
+        "depths": [1, 1, 1, 1],
+        "projection_dim": s.joined,
+    },
+    "fun_asr_nano": lambda s, hidden: {
+        "adaptor_config": {"hidden_size": s.joined, "intermediate_size": s.joined // 4, "num_attention_heads": s.heads},
+    },
     "funnel": lambda s, hidden: {"block_sizes": [1, 1], "num_decoder_layers": 1},
+    "glm5_next_text": lambda s, hidden: {"index_topk": 6, "index_kpool": 3},
     "gpt_neo": lambda s, hidden: {"attention_types": [[["global", "local"], 1]], "num_layers": 2, "window_size": 9},
     "granitemoehybrid": lambda s, hidden: {"layer_types": ["mamba", "attention"], "num_hidden_layers": 2},
-    "jamba": lambda s, hidden: {
-        "attn_layer_period": 2,
-        "attn_layer_offset": 1,
-        "expert_layer_period": 2,
-        "use_mamba_kernels": False,
-    },
+    "jamba": lambda s, hidden: {"attn_layer_period": 2, "attn_layer_offset": 1, "expert_layer_period": 2},
+    "janus_vqgan": lambda s, hidden: {"base_channels": 32, "num_embeddings": 64},
+    "laguna": lambda s, hidden: {"num_attention_heads_per_layer": None},
+    "layoutlmv3": lambda s, hidden: {"coordinate_size": hidden // 6, "shape_size": hidden // 6},
     "led": lambda s, hidden: {"attention_window": 8},
     "longformer": lambda s, hidden: {"attention_window": 8},
     "luke": lambda s, hidden: {"entity_emb_size": 48},
+    "mamba2": lambda s, hidden: {"num_heads": 2 * hidden // s.state_head_width, "head_dim": s.state_head_width},
+    "mimo_v2_flash": lambda s, hidden: {"num_attention_heads": 4 * s.groups},  # twice the groups in some layers
+    "mistral4": lambda s, hidden: {"head_dim": 2 * s.rotary_width},
+    "mistral_large4_text": lambda s, hidden: {"kv_source_layers": None},
     "mobilebert": lambda s, hidden: {
         "intra_bottleneck_size": s.joined,
         "true_hidden_size": s.joined,
         "embedding_size": s.joined,
     },
+    "molmo2_adapter": lambda s, hidden: {"vision_feature_layer": [1, 0]},
+    "muse_spark": lambda s, hidden: {"projector_hidden_size": s.feed_forward},
+    "muse_spark_audio": lambda s, hidden: {
+        "num_hidden_layers": 4,
+        "hidden_sizes": [8, 10, 12, 14],
+        "out_hidden_size": s.hidden,
+    },
+    "muse_spark_text": lambda s, hidden: {"moe_hidden_size": s.expert_feed_forward},
+    "perceiver": lambda s, hidden: {"d_latents": s.joined, "num_latents": 9, "num_self_attends_per_block": 2},
     "prophetnet": lambda s, hidden: {"ngram": 2},
+    "qwen4_exp_text": lambda s, hidden: {
+        "indexer_n_heads": s.index_heads,
+        "indexer_kv_heads": 1,
+        "indexer_head_dim": s.index_width,
+        "indexer_budget": 8,
+        "indexer_compress_ratio": 4,
+        "hc_lowrank": s.query_rank,
+    },
     "recurrent_gemma": lambda s, hidden: {"num_hidden_layers": 3},
-    "reformer": lambda s, hidden: {
-        "axial_pos_embds": False,
-        "attn_layers": ["local", "lsh"],
-        "num_buckets": 4,
-        "is_decoder": True,
-    },
-    "squeezebert": lambda s, hidden: dict.fromkeys(
-        ["q_groups", "k_groups", "v_groups", "post_attention_groups", "intermediate_groups", "output_groups"], 1
-    ),
-    "xmod": lambda s, hidden: {"languages": ["en"], "default_language": "en"},
-    "zamba": lambda s, hidden: {
-        "attention_hidden_size": 2 * hidden,
-        "attention_head_dim": 2 * hidden // s.heads,
-        "num_hidden_layers": 4,
-        "layers_block_type": ["mamba", "hybrid", "mamba", "hybrid"],
-        "n_mamba_heads": 2,
-    },
-    "zamba2": lambda s, hidden: {
-        "attention_hidden_size": 2 * hidden,
-        "attention_head_dim": 2 * hidden // s.heads,
-        "num_hidden_layers": 4,
-        "layers_block_type": ["mamba", "hybrid", "mamba", "hybrid"],
-        "num_mem_blocks": 1,
-    },
+    "reformer": lambda s, hidden: {"attn_layers": ["local", "lsh"], "num_buckets": 4},
+    "zamba": lambda s, hidden: _zamba(s, hidden) | {"n_mamba_heads": 2},
+    "zamba2": lambda s, hidden: _zamba(s, hidden) | {"num_mem_blocks": 1},
+    "zaya": lambda s, hidden: {"num_experts_per_tok": 1},
 }
+"""Sizes that only fit in other proportions, or have other names."""
+
+OPTIONS: dict[str, Overrides] = {
+    "big_bird": lambda s, hidden: {"attention_type": "original_full"},
+    "bigbird_pegasus": lambda s, hidden: {"attention_type": "original_full"},
+    "chameleon": lambda s, hidden: {"vocabulary_map": {"<image>": 120, "IMGIMGBSZ": 121, "IMGIMGAZ": 122}},
+    "cohere_compass_text": lambda s, hidden: {
+        "layer_types": ["sliding_attention", "full_attention", "full_attention"][: s.layers],
+        "rope_parameters": {
+            "sliding_attention": {"rope_type": "default", "rope_theta": 10000.0},
+            "full_attention": None,
+        },
+    },
+    "deepseek_ocr2_text": lambda s, hidden: {
+        "mlp_layer_types": ["dense", "sparse", "sparse"][: s.layers],
+        "num_experts_per_tok": s.experts_per_token,
+        "n_group": 1,
+        "topk_group": 1,
+    },
+    "deepseek_v2": lambda s, hidden: {"num_experts_per_tok": s.experts_per_token, "n_group": 1, "topk_group": 1},
+    "diffusion_gemma_text": lambda s, hidden: {
+        "num_experts": s.experts,
+        "top_k_experts": s.experts_per_token,
+        "moe_intermediate_size": s.expert_feed_forward,
+    },
+    "dots1": lambda s, hidden: {
+        "n_routed_experts": s.experts,
+        "n_shared_experts": 1,
+        "num_experts_per_tok": s.experts_per_token,
+    },
+    "emu3": lambda s, hidden: {"vocabulary_map": {"<image>": 120, "<|extra_200|>": 121}, "image_token_id": 120},
+    "esm": lambda s, hidden: {"vocab_size": s.vocabulary, "pad_token_id": 1, "mask_token_id": 32},
+    "falcon": lambda s, hidden: {"new_decoder_architecture": True, "num_kv_heads": s.groups},
+    "granite4_vision": lambda s, hidden: {"deepstack_layer_map": [], "downsample_rate": "1/2"},
+    "jamba": lambda s, hidden: {"use_mamba_kernels": False},
+    "lfm2_moe": lambda s, hidden: {
+        "layer_types": ["conv", "full_attention", "full_attention"][: s.layers],
+        "num_dense_layers": 1,
+    },
+    "qwen2_5_omni_thinker": lambda s, hidden: {"vision_start_token_id": s.vocabulary - 8},
+    "qwen3_omni_moe_thinker": lambda s, hidden: {"vision_start_token_id": s.vocabulary - 8},
+    "reformer": lambda s, hidden: {"axial_pos_embds": False, "is_decoder": True},
+    "squeezebert": lambda s, hidden: dict.fromkeys(
+        ("q_groups", "k_groups", "v_groups", "post_attention_groups", "intermediate_groups", "output_groups"), 1
+    ),
+    "step3p5": lambda s, hidden: {"sliding_window": s.window},
+    "xmod": lambda s, hidden: {"languages": ["en"], "default_language": "en"},
+}
+"""Options of models that are built from a model type alone, where the defaults do not run."""
+
+
+def _zamba(s: Sizes, hidden: int) -> dict[str, Any]:
+    """Attention reads the stream and the embeddings beside each other."""
+    return {
+        "attention_hidden_size": 2 * hidden,
+        "attention_head_dim": 2 * hidden // s.heads,
+        "num_hidden_layers": 4,
+        "layers_block_type": ["mamba", "hybrid", "mamba", "hybrid"],
+    }
