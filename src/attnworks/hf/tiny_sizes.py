@@ -74,7 +74,8 @@ SIZES = {
 ATTRIBUTES = {
     "hidden": "hidden_size d_model n_embd dim embed_dim hidden_dim embedding_size word_embed_proj_dim projection_dim "
     "encoder_hidden_size decoder_hidden_size emb_dim embedding_dim output_dim backbone_hidden_size out_hidden_size "
-    "text_hidden_size hidden_size_global attention_hidden_size cross_attention_hidden_size embed_size lru_width width text_embed_dim",
+    "text_hidden_size hidden_size_global attention_hidden_size cross_attention_hidden_size embed_size lru_width width "
+    "text_embed_dim",
     "heads": "num_attention_heads n_head num_heads n_heads encoder_attention_heads decoder_attention_heads "
     "num_decoder_attention_heads num_encoder_attention_heads attention_heads num_query_heads "
     "encoder_num_attention_heads decoder_num_attention_heads num_self_attention_heads num_cross_attention_heads "
