@@ -168,8 +168,8 @@ def test_growth_that_is_silent_at_first(name: str) -> None:
     assert_silent(read(model), expected)
     model(**inputs(model))[0].square().sum().backward()
     for slot, part in hf_layers(model).items():
-        block, at = the(part.place)
-        k, (key, output) = widths[slot], (gradient_in(block, path) for path in (at.key.path, at.output))
+        layout = the(part.layout)
+        k, (key, output) = widths[slot], (gradient_in(model, the(at).path) for at in (layout.key, layout.output))
         assert key[k : k + KEYS].any(1).all(), "W_K of the columns that are new in head 0"
         assert output[:, 2 * k : 2 * k + VALUES].any(0).all(), "W_O of those in head 1"
         assert output[:, -NEW_V:].any(0).all(), "W_O of the new head"

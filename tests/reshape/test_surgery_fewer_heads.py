@@ -28,7 +28,7 @@ from attnworks.reshape.surgery import keep_heads, layers_of, refusal_to_shrink, 
 from tests.covering import covering
 from tests.helpers import assert_close
 from tests.hf.test_heads import grow, read
-from tests.model_helpers import change_config, filled, pure_config
+from tests.model_helpers import change_config, filled, pure_config, the
 from tests.reshape.reshape_helpers import load, save
 from tests.tiny_models import TINY, inputs, shared
 
@@ -75,8 +75,7 @@ def silenced(model: Any, kept: Mapping[Slot, Sequence[int]]) -> Any:
     """The model with W_O = 0 in the heads that are not kept."""
     new = copy.deepcopy(model)
     for slot, part in hf_layers(new).items():
-        assert part.place is not None
-        output = part.place[0].get_submodule(part.place[1].output)
+        output = the(part.output)
         rows = [head.W_O for head in heads_of(part)]
         if isinstance(output, HeadsIn):
             rows = output.weight.split([len(W_O) for W_O in rows], 1)

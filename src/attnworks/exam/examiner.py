@@ -303,12 +303,7 @@ class Examiner:
             counting = CountHeadsHook()
             with torch.inference_mode():
                 self.subject.run(self._first_sentence(), counting)
-            empty = {
-                block.slot(part): 0
-                for block in self.subject.blocks or ()
-                for part in block.parts
-                if part.weights is not None and not len(part.weights().W_O)
-            }
+            empty = {slot: 0 for slot, part in self.subject.layers.items() if not part.heads}
             self.heads = dict(sorted((empty | counting.heads).items())) if empty else counting.heads
         return self.heads
 

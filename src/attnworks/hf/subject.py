@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from attnworks.core.errors import UsageError
 from attnworks.core.places import Kind, Slot
 from attnworks.hf import quiet
-from attnworks.hf.anatomy import attention_kinds, hf_anatomy, model_kind
+from attnworks.hf.anatomy import HFPart, attention_kinds, hf_anatomy, hf_layers, model_kind
 from attnworks.hf.families import HF_FAMILIES
 from attnworks.hf.folder import save_hf
 from attnworks.hf.head_modules import head_groups_of
@@ -31,7 +31,7 @@ from attnworks.models.folder import half_precision_remark, stored_dtype
 from attnworks.text.tokenizers import DecoderReader, HuggingFaceReader, decoder_row, ended
 from attnworks.text.tokens import Batch, TokenRow, collate
 from attnworks.traces.layer import linear_queries
-from attnworks.traces.subject import LayerHook, Stacks, Subject, hook_streams, stacks_of, weight_readers
+from attnworks.traces.subject import LayerHook, Stacks, Subject, hook_streams, stacks_of
 from attnworks.training.objectives.contract import Abilities, Outputs
 
 
@@ -92,8 +92,13 @@ class HFSubject(Subject):
         self.abilities = _abilities(model, self._mask_id)
         self._kinds = attention_kinds(model)
         self._stacks = stacks_of(self.blocks) or _guess_stacks(self.base, self._kinds)
-        self._weight_readers = weight_readers(self.blocks)
+        self._weight_readers = {slot: part.weights for slot, part in self.layers.items() if part.weights is not None}
         self._bilinear: dict[Slot, bool] = {}
+
+    @property
+    def layers(self) -> Mapping[Slot, HFPart]:
+        """Every attention layer whose heads are known."""
+        return hf_layers(self.model)
 
     def _set_tokenizer(self, tokenizer: Any, max_length: int | None) -> None:
         """A tokenizer may have more ids than the embedding; padding, which is masked, then is 0."""

@@ -24,7 +24,7 @@ from attnworks.core.packages import package_folder
 from attnworks.core.places import NO_HEADS, Kind, Slot
 from attnworks.core.tensors import check_device
 from attnworks.models import Recurrent, Transformer
-from attnworks.models.anatomy import BlockAnatomy
+from attnworks.models.anatomy import BlockAnatomy, Part, every_layer
 from attnworks.models.folder import CONFIG_FILE, check_model_place
 from attnworks.models.modes import eval_mode
 from attnworks.text.passages import Passage, Text
@@ -157,9 +157,14 @@ class Subject(ABC):
         """Within this context direct calls of the model are edited, if this kind of model can do that."""
         return nullcontext()
 
+    @property
+    def layers(self) -> Mapping[Slot, Part]:
+        """Every attention layer whose heads are known."""
+        return every_layer(self.blocks)
+
     def _head_counts(self) -> dict[Slot, int]:
         """The number of heads of every attention layer; empty if the parts of the model are not known."""
-        return {slot: len(read().W_Q) for slot, read in weight_readers(self.blocks).items()}
+        return {slot: part.heads for slot, part in self.layers.items()}
 
     @property
     def _attention_kinds(self) -> set[Kind]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 from jaxtyping import Bool, Int
@@ -22,12 +22,15 @@ from attnworks.hf.evidence.reach import (
     one_to_one_back,
     vjp,
 )
+from attnworks.hf.head_modules import is_empty
 from attnworks.hf.layout import AttentionLayout, Columns, ProjectionRole, Source
 from attnworks.hf.linear import matrix_of
 
 NEXT_CALLS = 40
 """The number of module calls after attention among which its output projection is looked for."""
 ROLES: tuple[ProjectionRole, ...] = ("query", "key", "value")
+ROTATION_ROUNDING = 1e-3
+"""Relative error of the length of a vector that was turned by cosines and sines in half precision."""
 NOT_LINEAR = "they are not linear in the output of a projection (a norm lies between)"
 
 
@@ -90,7 +93,7 @@ def layer_layout(cut: CutPass, call: AttentionCall, slot: Slot) -> AttentionLayo
     scaling = call.options.get("scaling")
     scale = float(scaling) if isinstance(scaling, int | float) else call.Q.shape[-1] ** -0.5
     c_q, c_k = factors
-    return AttentionLayout(
+    found = AttentionLayout(
         path=call.path,
         slots=(slot,),
         heads=call.Y.shape[1],
@@ -108,11 +111,21 @@ def layer_layout(cut: CutPass, call: AttentionCall, slot: Slot) -> AttentionLayo
         sources=reaches.sources(),
         problems=problems,
     )
+    return _without_heads(found) if is_empty(call.module) else found
+
+
+def _without_heads(layout: AttentionLayout) -> AttentionLayout:
+    """The layout of a layer that has lost all its heads. It computes one head of zeros, which is no head of its own."""
+    maps = (layout.query, layout.key, layout.value, layout.output)
+    query, key, value, output = (
+        None if columns is None else Columns(columns.path, columns.index[:0]) for columns in maps
+    )
+    return replace(layout, heads=0, shares=(), key_of=(), query=query, key=key, value=value, output=output, sources=())
 
 
 def same_reach(cut: CutPass, call: AttentionCall, layout: AttentionLayout) -> bool:
     """Whether the first head of a call reaches the same entries of the same sources as the layout says."""
-    if call.Y.shape[1] != layout.heads:
+    if call.Y.shape[1] != layout.heads or is_empty(call.module):
         return False
     cotangent = torch.zeros_like(call.Y)
     cotangent[:, 0] = noise_like(call.Y)[:, 0]
@@ -204,12 +217,7 @@ def _columns(
         return None
     moved = one_to_one(T, origin.leaf)
     if moved is not None and _same_at_all_positions(moved.columns):
-        factors = moved.factors
-        factor = (
-            float(factors.mean())
-            if bool((factors - factors.mean()).abs().max() <= 1e-5 * factors.abs().max())
-            else None
-        )
+        factor = _one_number(moved.factors, 1e-5)
         if factor is None:
             problems[role] = "each channel is scaled by itself"
         return _Map(Columns(origin.path, moved.columns[0, :, 0]), factor, False)
@@ -258,9 +266,16 @@ def _turned_factor(T: Tensor, leaf: Tensor, index: Int[Tensor, "g k"]) -> float 
     if rows is None:
         return None
     lengths = rows[:, :, index].norm(dim=-1).transpose(1, 2)  # [b g i]
-    ratio = T.detach().norm(dim=-1) / lengths
-    factor = ratio.mean()
-    return float(factor) if bool((ratio - factor).abs().max() <= 1e-3 * factor.abs()) else None
+    return _one_number(T.detach().norm(dim=-1) / lengths, ROTATION_ROUNDING)
+
+
+def _one_number(numbers: Tensor, rounding: float) -> float | None:
+    """The number that all of these are, up to rounding; None if they differ."""
+    spread = (numbers - 1).abs().max()
+    if bool(spread <= rounding):
+        return 1.0
+    first = numbers.flatten()[0]
+    return float(first) if bool((numbers - first).abs().max() <= rounding * first.abs()) else None
 
 
 # --- the output projection ---
