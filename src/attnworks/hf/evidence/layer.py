@@ -90,8 +90,7 @@ def layer_layout(cut: CutPass, call: AttentionCall, slot: Slot) -> AttentionLayo
     query, key, value = (None if (found := maps[role]) is None else found.columns for role in ROLES)
     key, value = (_of_heads(columns, key_of) for columns in (key, value))
     factors = [None if (found := maps[role]) is None else found.factor for role in ("query", "key")]
-    scaling = call.options.get("scaling")
-    scale = float(scaling) if isinstance(scaling, int | float) else call.Q.shape[-1] ** -0.5
+    scale = scale_of(call)
     c_q, c_k = factors
     found = AttentionLayout(
         path=call.path,
@@ -112,6 +111,12 @@ def layer_layout(cut: CutPass, call: AttentionCall, slot: Slot) -> AttentionLayo
         problems=problems,
     )
     return _without_heads(found) if is_empty(call.module) else found
+
+
+def scale_of(call: AttentionCall) -> float:
+    """The factor of Q K^T in the scores of a call."""
+    scaling = call.options.get("scaling")
+    return float(scaling) if isinstance(scaling, int | float) else call.Q.shape[-1] ** -0.5
 
 
 def _without_heads(layout: AttentionLayout) -> AttentionLayout:

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from attnworks.core.places import KINDS, Kind, Slot
 from attnworks.hf.evidence.cut_graph import AttentionCall, CutPass
-from attnworks.hf.evidence.layer import layer_layout, same_reach
+from attnworks.hf.evidence.layer import layer_layout, same_reach, scale_of
 from attnworks.hf.layout import AttentionLayout, Columns, Source
 
 
@@ -25,7 +25,7 @@ def attention_layouts(model: nn.Module, cut: CutPass) -> tuple[AttentionLayout, 
     slots = attention_slots(cut.attention)
     lists = [f"{path}." for path, module in model.named_modules() if isinstance(module, nn.ModuleList)]
     found: dict[str, AttentionLayout] = {}
-    by_kind: dict[object, AttentionLayout] = {}
+    by_kind: dict[object, tuple[AttentionLayout, AttentionCall]] = {}
     for call, slot in zip(cut.attention, slots, strict=True):
         if call.path in found:
             known = found[call.path]
@@ -33,10 +33,10 @@ def attention_layouts(model: nn.Module, cut: CutPass) -> tuple[AttentionLayout, 
             continue
         block = _block_of(call.path, lists)
         kind = _signature(model, call, slot, block)
-        carried = _carried(model, by_kind.get(kind), call, slot, block, lists)
+        carried = _carried(model, *by_kind[kind], call, slot, block, lists) if kind in by_kind else None
         if carried is None or not same_reach(cut, call, carried):
             carried = layer_layout(cut, call, slot)
-        by_kind.setdefault(kind, carried)
+        by_kind.setdefault(kind, (carried, call))
         found[call.path] = carried
     return tuple(found.values())
 
@@ -98,15 +98,17 @@ def _signature(model: nn.Module, call: AttentionCall, slot: Slot, block: str) ->
 
 def _carried(
     model: nn.Module,
-    known: AttentionLayout | None,
+    known: AttentionLayout,
+    of: AttentionCall,
     call: AttentionCall,
     slot: Slot,
     block: str,
     lists: Sequence[str],
 ) -> AttentionLayout | None:
-    """The layout of a layer of the same kind, under the names of this one; None if a name does not exist."""
-    if known is None:
-        return None
+    """The layout of a layer of the same kind, `of` another call, under the names of this one.
+
+    None if one of these names does not exist. Layers may scale their scores differently.
+    """
     old = _block_of(known.path, lists)
 
     def renamed(path: str) -> str:
@@ -127,6 +129,7 @@ def _carried(
         value=moved(known.value),
         output=moved(known.output),
         output_path=None if known.output_path is None else renamed(known.output_path),
+        factor=None if known.factor is None else known.factor / scale_of(of) * scale_of(call),
         sources=sources,
     )
 
