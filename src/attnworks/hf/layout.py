@@ -95,6 +95,8 @@ class PartLayout:
     norm        the norm of what the part reads ("pre") or of the sum ("post"); None if it has none
     attention   the module that calls attention, for a part that is an attention layer
     factor      the branch is multiplied by this before it is added
+    bias        the path of a parameter that the block adds with it
+    step        parts of one step read the same stream: the sum of all steps before
     """
 
     role: Role
@@ -102,6 +104,8 @@ class PartLayout:
     norm: str | None = None
     attention: str | None = None
     factor: float = 1.0
+    bias: str | None = None
+    step: int = 0
 
 
 @dataclass(frozen=True)
@@ -111,7 +115,7 @@ class BlockLayout:
     kind        of the stack; "decoder" if its self-attention is causal
     layer       number in its stack
     order       "pre", "post", or None where there are no norms
-    parallel    attention and MLP read the same stream
+    parallel    all parts read the same stream
     mixer       the class of what takes the place of attention in a block without any, such as a state-space layer
     problem     why its parts do not add up to the stream; None if they do
     """

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Literal, cast
 
-from torch import nn
+from torch import Tensor, nn
 
 from attnworks.attention.heads import HeadMatrices, HeadWeights
 from attnworks.core.places import Slot
@@ -20,7 +20,8 @@ from attnworks.models.config import NormOrder
 from attnworks.models.multihead import MultiHead
 from attnworks.models.transformer import Transformer
 
-Role = Literal["self", "cross", "mlp"]
+Role = Literal["self", "cross", "mixer", "mlp"]
+"""Of a part of a block; a mixer lets tokens see each other without attention, such as a state-space layer."""
 StackKind = Literal["encoder", "decoder"]
 
 
@@ -35,6 +36,9 @@ class Part:
     output      the projection that reads the heads, if it is not the branch itself
     shares      heads that share keys and values, group by group; None where none do
     turned      whether queries and keys are rotated by position
+    factor      the branch is multiplied by this before it is added
+    bias        a vector that the block adds with it
+    step        parts of one step read the same stream: the sum of all steps before
     """
 
     role: Role
@@ -45,6 +49,14 @@ class Part:
     output: nn.Module | None = None
     shares: tuple[tuple[int, ...], ...] | None = None
     turned: bool = False
+    factor: float = 1.0
+    bias: nn.Parameter | None = None
+    step: int = 0
+
+    def summand(self, output: Tensor) -> Tensor:
+        """What is added to the stream, from the output of the branch."""
+        scaled = output if self.factor == 1.0 else self.factor * output
+        return scaled if self.bias is None else scaled + self.bias
 
     @property
     def heads(self) -> int:
@@ -130,13 +142,13 @@ def _own_block(kind: StackKind, layer: int, block: nn.Module) -> BlockAnatomy:
     if block.cross is not None:
         parts.append(_own_attention("cross", block.cross, block.cross_residual))
     if block.mlp is not None:
-        parts.append(Part("mlp", block.mlp, block.mlp_residual.norm, None, None))
+        parts.append(Part("mlp", block.mlp, block.mlp_residual.norm, None, None, step=len(parts)))
     order = cast("NormOrder | None", first.order)
     return BlockAnatomy(kind, layer, block, tuple(parts), order, parallel=False, skip=first.skip)
 
 
-def _own_attention(role: Role, attention: MultiHead, residual: Residual) -> Part:
-    return Part(role, attention, residual.norm, attention, partial(_own_weights, attention))
+def _own_attention(role: Role, attention: MultiHead, residual: Residual, step: int = 0) -> Part:
+    return Part(role, attention, residual.norm, attention, partial(_own_weights, attention), step=step)
 
 
 def _own_weights(own: MultiHead) -> HeadWeights:

@@ -20,6 +20,9 @@ from attnworks.text.tokens import Batch, Tokens
 from attnworks.traces.layer import LayerTrace
 from attnworks.traces.subject import LayerHook, Subject, first
 
+FLOAT32_ROUNDING = 1e-6
+"""Relative error of blocks and norms that compute in float32 whatever the type of their input."""
+
 
 @dataclass(frozen=True, eq=False)
 class PartTrace:
@@ -75,7 +78,7 @@ def record_forward(subject: Subject, batch: Batch) -> tuple[list[ForwardTrace], 
         outputs = [ran.output(part.branch) for part in block.parts]
         errors[block.kind, block.layer] = stream_identity_error(block, ran.entry, ran.exit, outputs)
         stacks.setdefault(block.kind, []).append(_block_trace(block, ran, outputs, keep.traces))
-    allowed = tolerance(next(subject.model.parameters()).dtype).rtol
+    allowed = max(tolerance(next(subject.model.parameters()).dtype).rtol, FLOAT32_ROUNDING)
     traces = [
         ForwardTrace(kind, tuple(blocks), batch.sides(kind)[0])
         for kind, blocks in stacks.items()
@@ -173,7 +176,8 @@ def stream_identity_error(
     for part, output in zip(block.parts, branch_outputs, strict=True):
         if output is None:
             continue
-        x, adds = x + output.reshape(x.shape) if adds else output.reshape(x.shape), block.skip or block.parallel
+        added = part.summand(output.reshape(x.shape))
+        x, adds = x + added if adds else added, block.skip or block.parallel
         if block.norm == "post" and part.norm is not None:
             x = part.norm(x)
     error, size = (exit - x).detach().abs().max().item(), exit.detach().abs().max().item()

@@ -155,7 +155,7 @@ def leaf_of(made: Tensor) -> Tensor:
 
 
 def replaced(output: Any, old: Tensor, new: Tensor) -> Any:
-    """The output of a module with one tensor replaced; the same object if the tensor is at no place where it could be."""
+    """The output of a module with one tensor replaced; the same object where that is not possible."""
     if output is old:
         return new
     if type(output) in (tuple, list):
