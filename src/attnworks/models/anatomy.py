@@ -140,7 +140,7 @@ def _own_block(kind: StackKind, layer: int, block: nn.Module) -> BlockAnatomy:
     first = block.attention_residual
     parts = [_own_attention("self", block.attention, first)]
     if block.cross is not None:
-        parts.append(_own_attention("cross", block.cross, block.cross_residual))
+        parts.append(_own_attention("cross", block.cross, block.cross_residual, 1))
     if block.mlp is not None:
         parts.append(Part("mlp", block.mlp, block.mlp_residual.norm, None, None, step=len(parts)))
     order = cast("NormOrder | None", first.order)
