@@ -83,6 +83,8 @@ def _arguments(
         for name in _parts(config):
             part = vars(config)[name]
             given[name] = _arguments(part, sizes, variant, tokens, like, depth + 1) | {"model_type": part.model_type}
+    if getattr(config, "is_encoder_decoder", False) and getattr(config, "decoder_start_token_id", None) is None:
+        given["decoder_start_token_id"] = vars(config).get("pad_token_id") or 0
     for table in [OVERRIDES] if like else [OVERRIDES, OPTIONS]:
         if config.model_type in table:
             given |= table[config.model_type](sizes, hidden)

@@ -1,0 +1,153 @@
+"""What the numbers of attnworks must be, computed from a model alone: entropies of heads, outputs without heads."""
+
+from __future__ import annotations
+
+import copy
+import inspect
+from collections import defaultdict
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from attnworks.core.errors import short_message
+from attnworks.core.places import HeadId, Slot
+from attnworks.hf import quiet
+from attnworks.hf.coverage.calls import WAYS, Way, attention_calls
+from attnworks.hf.tiny_text import TEXTS
+from attnworks.text.passages import Passage, Text
+
+LONGEST_TARGET = 9
+
+
+class WrongNumbersError(Exception):
+    """Numbers of attnworks that differ from those of the model."""
+
+
+class NotCheckedError(Exception):
+    """Numbers that could not be checked, and why."""
+
+
+@contextmanager
+def checking() -> Iterator[None]:
+    """Errors of what is computed here say that numbers could not be checked; they are no errors of attnworks."""
+    try:
+        yield
+    except NotCheckedError:
+        raise
+    except Exception as error:
+        raise NotCheckedError(f"{type(error).__name__}: {short_message(error)}") from error
+
+
+def passages(model: Any) -> list[str] | list[Passage]:
+    """The texts of every verb; with targets for an encoder-decoder, so that it need not write them."""
+    if not getattr(model.config, "is_encoder_decoder", False):
+        return list(TEXTS)
+    return [Passage(Text(source), Text(target)) for source, target in zip(TEXTS, _targets(), strict=True)]
+
+
+def _targets() -> list[str]:
+    """Shorter than the texts, so that the lengths of both sides say what a layer attends to."""
+    return [" ".join(text.split()[:LONGEST_TARGET]) for text in (*TEXTS[3:], *TEXTS[:3])]
+
+
+class Reference:
+    """The eager implementation of a model on a padded batch of the texts.
+
+    source     tokens of the only or first side that are not padding: [b, i]
+    real       the same of the side that the outputs belong to
+    outputs    logits, or hidden states of a model without an output layer: [b, i, e]
+    """
+
+    def __init__(self, model: Any, tokenizer: Any) -> None:
+        with quiet():
+            self.model = copy.deepcopy(model)
+            self.model.set_attn_implementation("eager")
+        read = batch_of_texts(model, tokenizer)
+        self.source = read["attention_mask"].bool()
+        self.real = read["decoder_attention_mask"].bool() if "decoder_attention_mask" in read else self.source
+        takes = inspect.signature(model.forward).parameters
+        self.inputs = {name: value for name, value in {**read, "use_cache": False}.items() if name in takes}
+        self.way, self.weights = self._recorded()
+        self.outputs = run(self.model, self.inputs)
+
+    def entropies(self) -> dict[str, list[Tensor]]:
+        """Kind of attention -> mean entropy of each head [h] in each of its calls.
+
+        A head's entropy is the mean over the real queries of a sentence, then over sentences. Weights that do not sum
+        to one leave the rest to a sink.
+        """
+        found: defaultdict[str, list[Tensor]] = defaultdict(list)
+        for kind, P in zip(self.kinds(), self.weights, strict=True):
+            queries = self.source if kind == "encoder" else self.real
+            P = P.to(torch.float64)
+            rest = (1 - P.sum(-1, keepdim=True)).clamp_min(0)
+            whole = torch.cat([P, torch.where(rest > 1e-6, rest, 0)], -1)
+            entropy = -torch.special.xlogy(whole, whole).sum(-1)  # [b h i]
+            counted = queries.unsqueeze(1)
+            found[kind].append(((entropy * counted).sum(-1) / counted.sum(-1)).mean(0))
+        return found
+
+    def kinds(self) -> list[str]:
+        """The kind of each call: by the lengths of its sides in an encoder-decoder; else "" for all."""
+        if not self.two_sided:
+            return [""] * len(self.weights)
+        source, target = self.inputs["input_ids"].shape[1], self.inputs["decoder_input_ids"].shape[1]
+        names = {(source, source): "encoder", (target, target): "decoder", (target, source): "cross"}
+        return [names.get((P.shape[2], P.shape[3]), "other") for P in self.weights]
+
+    def without(self, heads: Collection[HeadId]) -> Tensor:
+        """The outputs where the attention of these heads gives zero."""
+        numbers: defaultdict[Slot, list[int]] = defaultdict(list)
+        for head in heads:
+            numbers[head.slot].append(head.head)
+        zero = {self._call(slot): each for slot, each in numbers.items()}
+        return self._run_recorded(self.way, zero)[0]
+
+    @property
+    def two_sided(self) -> bool:
+        return "decoder_input_ids" in self.inputs
+
+    def _call(self, slot: Slot) -> int:
+        """The number of the call that is a layer of attnworks: the n-th call of its kind."""
+        kinds = self.kinds()
+        mine = [number for number, kind in enumerate(kinds) if not self.two_sided or kind == slot.kind]
+        if slot.layer >= len(mine):
+            raise NotCheckedError(f"the model calls attention {len(mine)} times, and {slot} is a layer")
+        return mine[slot.layer]
+
+    def _recorded(self) -> tuple[Way, list[Tensor]]:
+        for way in WAYS:
+            weights = self._run_recorded(way)[1]
+            if weights:
+                return way, weights
+        raise NotCheckedError("its attention is neither a call of the interface nor softmax times values")
+
+    def _run_recorded(self, way: Way, zero: Mapping[int, Collection[int]] | None = None) -> tuple[Tensor, list[Tensor]]:
+        with attention_calls(self.model, way, len(self.inputs["input_ids"]), zero) as calls:
+            outputs = run(self.model, self.inputs)
+        return outputs, calls.weights
+
+
+def batch_of_texts(model: Any, tokenizer: Any) -> dict[str, Tensor]:
+    """The texts as one padded batch. A decoder reads its start token, then a text without the end token."""
+    read = tokenizer(list(TEXTS), padding=True, return_tensors="pt")
+    inputs = {name: read[name] for name in ("input_ids", "attention_mask")}
+    if getattr(model.config, "is_encoder_decoder", False):
+        start = model.config.decoder_start_token_id
+        start = model.generation_config.decoder_start_token_id if start is None else start
+        end = {tokenizer.eos_token_id} if tokenizer.num_special_tokens_to_add() else set()
+        rows = [[start, *(token for token in tokenizer(text)["input_ids"] if token not in end)] for text in _targets()]
+        written = tokenizer.pad({"input_ids": rows}, return_tensors="pt")
+        inputs |= {f"decoder_{name}": written[name] for name in ("input_ids", "attention_mask")}
+    return inputs
+
+
+@torch.no_grad()
+def run(model: nn.Module, inputs: dict[str, Any]) -> Tensor:
+    """The logits of a model, or its last hidden states: [b, i, e]."""
+    outputs = model(**inputs)
+    logits = getattr(outputs, "logits", None)
+    return outputs.last_hidden_state if logits is None else logits
