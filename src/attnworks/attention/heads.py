@@ -72,6 +72,7 @@ class HeadWeights:
     groups    how many distinct keys and values there are; where heads share them, they are repeated for each head
     scale     S = scale Q K^T (+ what the model adds for positions); None where the mechanism itself decides
     *_widths  of each head, where they are less than those of the tensors, which are padded with zeros
+    turns     the angle of each column of queries and keys, as in `HeadMatrices`; None where no column has one
     """
 
     W_Q: Float[Tensor, "h e k"]
@@ -86,6 +87,7 @@ class HeadWeights:
     scale: float | None
     key_widths: tuple[int, ...] | None = None
     value_widths: tuple[int, ...] | None = None
+    turns: Float[Tensor, "h k"] | None = None
 
     def columns(self) -> tuple[int, int]:
         """The widths of all heads together: of queries (and keys), and of values."""
@@ -94,7 +96,12 @@ class HeadWeights:
 
 
 class HeadMatrices(NamedTuple):
-    """The weights of one head, multiplied from the right; k = 0 for a head that attends by position alone."""
+    """The weights of one head, multiplied from the right; k = 0 for a head that attends by position alone.
+
+    turns    the angle of each column of queries and keys. Two neighbouring columns with the same angle, which is not
+             zero, are a frequency pair: at position i they are rotated by i times the angle. Columns with angle zero
+             are as they are, whatever the model does with them (rotary positions). None: all angles are zero
+    """
 
     W_Q: Float[Tensor, "e k"]
     W_K: Float[Tensor, "f k"]
@@ -103,10 +110,17 @@ class HeadMatrices(NamedTuple):
     b_Q: Float[Tensor, " k"] | None = None  # noqa: N815
     b_K: Float[Tensor, " k"] | None = None  # noqa: N815
     b_V: Float[Tensor, " v"] | None = None  # noqa: N815
+    turns: Float[Tensor, " k"] | None = None
+
+    @property
+    def weights(self) -> tuple[Tensor | None, ...]:
+        """All tensors but the angles, which no training changes."""
+        return self[:-1]
 
     def each(self, change: Callable[[Tensor], Tensor]) -> HeadMatrices:
-        """The head with all its tensors changed."""
-        return HeadMatrices(*(None if tensor is None else change(tensor) for tensor in self))  # pyright: ignore[reportArgumentType]
+        """The head with all its weights changed; angles stay."""
+        changed = (None if tensor is None else change(tensor) for tensor in self.weights)
+        return HeadMatrices(*changed, turns=self.turns)  # pyright: ignore[reportArgumentType]
 
 
 class Scoring(NamedTuple):

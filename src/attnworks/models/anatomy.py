@@ -22,6 +22,7 @@ from attnworks.models.transformer import Transformer
 
 Role = Literal["self", "cross", "mixer", "mlp"]
 """Of a part of a block; a mixer lets tokens see each other without attention, such as a state-space layer."""
+ATTENTION_ROLES: tuple[Role, ...] = ("self", "cross")
 StackKind = Literal["encoder", "decoder"]
 
 
@@ -58,6 +59,17 @@ class Part:
         scaled = output if self.factor == 1.0 else self.factor * output
         return scaled if self.bias is None else scaled + self.bias
 
+    def output_for(self, summand: Tensor) -> Tensor:
+        """The output of the branch with which this is added to the stream."""
+        scaled = summand if self.bias is None else summand - self.bias
+        return scaled if self.factor == 1.0 else scaled / self.factor
+
+    @property
+    def ends_in_norm(self) -> bool:
+        """Whether the branch is a norm of what the part computes, or another module without parts and matrices."""
+        simple = not any(True for _ in self.branch.children())
+        return simple and all(parameter.dim() < 2 for parameter in self.branch.parameters())
+
     @property
     def heads(self) -> int:
         """How many heads the attention has."""
@@ -76,7 +88,6 @@ class BlockAnatomy:
     """One layer, whose first input and first output are the residual stream.
 
     norm        "pre": x + f(norm(x)) for each part; "post": norm(x + f(x)); None: no norms
-    parallel    attention and MLP read the same stream, instead of one after the other
     skip        whether there is a residual sum at all; the theorems on rank collapse switch it off
     """
 
@@ -85,8 +96,12 @@ class BlockAnatomy:
     module: nn.Module
     parts: tuple[Part, ...]
     norm: NormOrder | None
-    parallel: bool
     skip: bool = True
+
+    @property
+    def parallel(self) -> bool:
+        """Whether all parts read the same stream, instead of one after the other."""
+        return len(self.parts) > 1 and all(part.step == self.parts[0].step for part in self.parts)
 
     def slot(self, part: Part) -> Slot:
         """The name of one of its attention layers."""
@@ -116,7 +131,7 @@ def every_layer(blocks: Sequence[BlockAnatomy] | None) -> dict[Slot, Part]:
         block.slot(part): part
         for block in blocks or ()
         for part in block.parts
-        if part.role != "mlp" and part.weights is not None
+        if part.role in ATTENTION_ROLES and part.weights is not None
     }
 
 
@@ -132,7 +147,9 @@ def heads_of(part: Part) -> list[HeadMatrices]:
 def _head(W: HeadWeights, head: int, k: int, v: int) -> HeadMatrices:
     """One head of width k (queries and keys) and v (values)."""
     biases = (None if b is None else b[head, :width] for b, width in ((W.b_Q, k), (W.b_K, k), (W.b_V, v)))
-    return HeadMatrices(W.W_Q[head, :, :k], W.W_K[head, :, :k], W.W_V[head, :, :v], W.W_O[head, :v], *biases)
+    turns = None if W.turns is None else W.turns[head, :k]
+    found = HeadMatrices(W.W_Q[head, :, :k], W.W_K[head, :, :k], W.W_V[head, :, :v], W.W_O[head, :v], *biases)
+    return found._replace(turns=turns)
 
 
 def _own_block(kind: StackKind, layer: int, block: nn.Module) -> BlockAnatomy:
@@ -144,7 +161,7 @@ def _own_block(kind: StackKind, layer: int, block: nn.Module) -> BlockAnatomy:
     if block.mlp is not None:
         parts.append(Part("mlp", block.mlp, block.mlp_residual.norm, None, None, step=len(parts)))
     order = cast("NormOrder | None", first.order)
-    return BlockAnatomy(kind, layer, block, tuple(parts), order, parallel=False, skip=first.skip)
+    return BlockAnatomy(kind, layer, block, tuple(parts), order, skip=first.skip)
 
 
 def _own_attention(role: Role, attention: MultiHead, residual: Residual, step: int = 0) -> Part:

@@ -93,6 +93,8 @@ def put_own_heads(model: Transformer, slot: Slot, heads: Sequence[HeadMatrices],
     """
     old = attention_layers(own_anatomy(model))[slot].attention
     assert isinstance(old, MultiHead)
+    if any(head.turns is not None and bool(head.turns.any()) for head in heads):
+        raise cannot_grow(slot, "columns that turn by position, in a model of attnworks")
     with torch.random.fork_rng(devices=[]):
         new = MultiHead(old.W_O.shape[-1], _config(old, heads, origins), slot).to(old.W_O).train(old.training)
     content_heads = [heads[head] for head in new.mechanisms.content_heads]

@@ -136,6 +136,7 @@ _FACTS = {
     "loss_by_": "loss with columns by ",
     "trust_": "share of the slope that other sentences confirm, ",
     "residual_": "residual of the fit, ",
+    "angle_": "angle per position of frequency pairs, ",
 }
 """The beginnings of the names of facts, in words."""
 

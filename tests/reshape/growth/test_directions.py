@@ -22,12 +22,12 @@ from torch import Tensor
 from attnworks.core.errors import UsageError
 from attnworks.reshape.growth.directions import (
     Direction,
-    ScoreSample,
     marginal_gains,
     score_direction,
     value_direction,
     whitened_direction,
 )
+from attnworks.reshape.growth.metric import ScoreSample
 from tests.helpers import assert_close
 
 H, N, QUERIES, KEYS, E, F = 2, 23, 13, 11, 5, 7
@@ -144,7 +144,7 @@ def test_slope_and_curvature_are_those_of_the_columns(solve: Callable[..., Direc
 
 def roots(sample: ScoreSample) -> tuple[Tensor, Tensor]:
     """L_x L_x^T = C_x and L_y L_y^T = C_y, the means of x_i x_i^T and y_j y_j^T over all pairs with P_ij > 0."""
-    X, Y, P = sample
+    X, Y, P = sample[:3]
     live = (P > 0).double().mean(1)
     moments = (torch.einsum("nij,nie,nif->ef", live, X, X), torch.einsum("nij,nje,njf->ef", live, Y, Y))
     L_x, L_y = (torch.linalg.cholesky(C / live.sum()) for C in moments)
@@ -212,7 +212,7 @@ def test_a_sweep_is_never_uphill(seed: int, sharpness: float, p: int, iterations
 
 
 def test_padding_changes_nothing() -> None:
-    T, (X, Y, P) = case(17)
+    T, (X, Y, P, *_) = case(17)
     wide = ScoreSample(
         torch.cat([X, 100 * drawn(N, 2, E)], 1),
         torch.cat([Y, 100 * drawn(N, 3, F)], 1),
@@ -239,7 +239,7 @@ def test_a_steeper_loss_wants_longer_columns(digits: float, p: int) -> None:
 @given(st.integers(0, 10**6))
 def test_coordinates_do_not_matter(seed: int) -> None:
     """X -> X M, T -> M^T T leaves J as it is at M^-1 alpha, and so dS; the same for Y."""
-    T, (X, Y, P) = case(23)
+    T, (X, Y, P, *_) = case(23)
     M, L = (
         torch.linalg.qr(drawn(d, d, seed=seed + d)).Q * torch.linspace(1, 3, d, dtype=torch.float64) for d in (E, F)
     )
@@ -251,7 +251,7 @@ def test_coordinates_do_not_matter(seed: int) -> None:
 
 
 def test_heads_do_not_know_of_each_other() -> None:
-    T, (X, Y, P) = case(29)
+    T, (X, Y, P, *_) = case(29)
     both = score_direction(T, ScoreSample(X, Y, P), 2, tolerance=1e-6)
     for h in range(H):
         one = score_direction(T[h : h + 1], ScoreSample(X, Y, P[:, h : h + 1]), 2, tolerance=1e-6)
@@ -271,7 +271,7 @@ def test_a_head_without_gradient_gets_no_columns(solve: Callable[..., Direction]
 @pytest.mark.parametrize("solve", [score_direction, whitened_direction])
 def test_a_gradient_outside_of_what_the_sample_shows_counts_as_none(solve: Callable[..., Direction]) -> None:
     """States without a third coordinate, a gradient in nothing else: what is left of it is rounding."""
-    T, (X, Y, P) = case(37)
+    T, (X, Y, P, *_) = case(37)
     turn = torch.linalg.qr(drawn(E, E)).Q
     flat = X.clone()
     flat[..., 2] = 0
@@ -292,7 +292,7 @@ def test_a_sample_that_sees_nothing(solve: Callable[..., Direction]) -> None:
 @pytest.mark.parametrize("elsewhere", [0.0, 1e-20])
 def test_weights_of_one_key_have_no_curvature(elsewhere: float) -> None:
     """Rows that are unit vectors, or that rounding cannot tell from them: nothing is best, and the residual says so."""
-    T, (X, Y, P) = case(43)
+    T, (X, Y, P, *_) = case(43)
     sample = ScoreSample(X, Y, torch.nn.functional.one_hot(P.argmax(-1), KEYS).double().clamp_min(elsewhere))
     found = score_direction(T, sample, 2)
     assert not found.alpha.any() and not found.gain.any()
@@ -302,7 +302,7 @@ def test_weights_of_one_key_have_no_curvature(elsewhere: float) -> None:
 @pytest.mark.parametrize("solve", [score_direction, whitened_direction])
 def test_more_columns_than_there_are_directions(solve: Callable[..., Direction]) -> None:
     """X spans three dimensions: columns from the fourth on are zero, and p = 3 finds the same."""
-    T, (X, Y, P) = case(47)
+    T, (X, Y, P, *_) = case(47)
     flat = drawn(E, 3, seed=1) @ drawn(3, E, seed=2)
     T, sample = flat.mT @ T, ScoreSample(X @ flat, Y, P)
     few, many = solve(T, sample, 3), solve(T, sample, 13)

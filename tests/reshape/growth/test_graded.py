@@ -16,12 +16,11 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from attnworks.attention.heads import HeadMatrices
-from attnworks.core.errors import UsageError
 from attnworks.core.places import Slot
 from attnworks.models import AttentionConfig
 from attnworks.models.anatomy import heads_of
 from attnworks.reshape.growth.apply import GrowthPlace, GrowthStep, NewHead, grown
-from attnworks.reshape.growth.statistics import GradedLayer, graded_layers, softmax_back
+from attnworks.reshape.growth.graded import GradedLayer, cap_slopes, graded_layers, softmax_back
 from attnworks.reshape.surgery import layers_of
 from attnworks.traces.frozen_pass import whole_maps
 from attnworks.traces.layer import LayerTrace
@@ -197,8 +196,17 @@ def test_a_copy_of_a_head_has_the_sink_logit_of_that_head() -> None:
     assert layer.P[:, 1].sum(-1).max() < 1 and alone.trace.sink is not None and alone.trace.sink.shape == (1,)
 
 
-def test_the_gradient_by_capped_scores_is_refused() -> None:
+def test_the_gradient_by_capped_scores_is_that_before_the_cap() -> None:
+    """With S' = c tanh(S / c), P = softmax(S') and a loss <W, P V>: dL/dS by autograd."""
     layer = graded(text_loss(), Slot.parse("enc.0"))
-    capped = replace(layer, trace=replace(layer.trace, softcap=2.5))
-    with pytest.raises(UsageError, match=r"enc\.0: expected scores that are not capped, got .* capped at 2\.5"):
-        capped.by_scores()
+    trace = replace(layer.trace, softcap=1.3)
+    S = (the(trace.scale) * trace.Q @ trace.K.mT).detach().requires_grad_()
+    seen = dense_map(layer.trace) > 0
+    P = (1.3 * (S / 1.3).tanh()).masked_fill(~seen, -torch.inf).softmax(-1).nan_to_num(0.0)
+    ((P @ trace.V.detach()) * layer.by_heads).sum().backward()
+    with torch.no_grad():
+        capped = replace(layer, trace=trace, P=whole_maps(trace))
+    assert_close(capped.by_scores(), the(S.grad).nan_to_num(0.0))
+    slopes = cap_slopes(trace)
+    assert slopes is not None and slopes.mean() < 0.9, "the cap is felt"
+    assert cap_slopes(layer.trace) is None

@@ -28,10 +28,10 @@ from attnworks.reshape import NoBottleneckError
 from attnworks.reshape.contract import RESHAPES
 from attnworks.reshape.growth.apply import GrowthPlace as At
 from attnworks.reshape.growth.apply import grown
+from attnworks.reshape.growth.graded import graded_layers
 from attnworks.reshape.growth.grow import Grow, output_difference, plan_step, survey_growth
 from attnworks.reshape.growth.methods import METHODS, refit_steps
 from attnworks.reshape.growth.places import Spot, Widths, read_places, spread
-from attnworks.reshape.growth.statistics import graded_layers
 from attnworks.reshape.growth.survey import GROWTH_KINDS, GrowthSurvey
 from attnworks.reshape.history import ModelFolder, receipts, replay, undo, write_outcome
 from attnworks.reshape.receipt import Receipt
@@ -265,11 +265,7 @@ def test_gradmax_makes_the_gradient_largest(survey: GrowthSurvey) -> None:
     addition: Any = step.addition
     T = survey.sums[Slot.parse("enc.0")].means()[0][0, 1]
     s = torch.linalg.svdvals(T)
-    length = (
-        heads_of(layers_of(survey.text_loss.original.model)[Slot.parse("enc.0")])[1]
-        .W_K.norm(dim=0)
-        .mean()
-    )
+    length = heads_of(layers_of(survey.text_loss.original.model)[Slot.parse("enc.0")])[1].W_K.norm(dim=0).mean()
     assert_close((T @ addition.beta).norm(dim=0), length * s[:2])
 
 
@@ -304,7 +300,7 @@ def test_the_document_on_one_sentence(t: float, bias: bool) -> None:
     with torch.no_grad():
         text_loss.losses(text_loss.original, batch, rows, keep)
     trace = next(trace for trace in keep.traces if trace.slot == slot)
-    (graded,) = graded_layers(text_loss, batch, rows, {slot: survey.branches[slot]})
+    (graded,) = graded_layers(text_loss, batch, rows, {slot: survey.outputs[slot]})
     scale = the(trace.scale)
     S, G = scale * trace.Q[0, head] @ trace.K[0, head].mT, graded.by_scores()[0, head]
     X, Z = the(trace.X)[0], the(trace.Z)[0]
@@ -361,9 +357,7 @@ def test_the_receipt(where: str, done: dict[str, str], added: int) -> None:
     assert receipt.flops.after > receipt.flops.before or where.startswith("cross"), "which they do not count"
     assert receipt.facts["difference_at_zero"] <= 1e-12
     trusts = {name: value for name, value in receipt.facts.items() if name.startswith("trust_")}
-    assert trusts.keys() == {
-        f"trust_{spot}" for spot in spots(where, dict.fromkeys(layers_of(model), 2))
-    }
+    assert trusts.keys() == {f"trust_{spot}" for spot in spots(where, dict.fromkeys(layers_of(model), 2))}
     assert all(value >= 0.5 for value in trusts.values())
     assert receipt.loss.predicted < receipt.loss.before and receipt.loss.after < receipt.loss.before
     fall, predicted = (receipt.loss.before - loss for loss in (receipt.loss.after, receipt.loss.predicted))

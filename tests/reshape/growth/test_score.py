@@ -19,7 +19,8 @@ from attnworks.models import AttentionConfig, Transformer, TransformerConfig, bu
 from attnworks.models.layers import OutputLayer
 from attnworks.reshape.growth import score as score_module
 from attnworks.reshape.growth.apply import GrowthPlace, GrowthStep, Keys, Values, grown
-from attnworks.reshape.growth.directions import ScoreSample, whitened_direction
+from attnworks.reshape.growth.directions import whitened_direction
+from attnworks.reshape.growth.metric import ScoreSample
 from attnworks.reshape.growth.score import (
     MAX_SOLVER_RESIDUAL,
     MIN_TRUST,

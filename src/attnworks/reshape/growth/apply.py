@@ -19,11 +19,16 @@ from attnworks.reshape.surgery import layers_of, put_heads
 
 
 class Keys(NamedTuple):
-    """S + step (X alpha + 1 bias^T) (Z beta)^T: p more columns of W_Q, b_Q and W_K."""
+    """S + step (X alpha + 1 bias^T) (Z beta + 1 key_bias^T)^T: p more columns of W_Q, b_Q, W_K and b_K.
+
+    turns    angles of frequency pairs, as in `HeadMatrices`: the columns are rotated before they are multiplied
+    """
 
     alpha: Float[Tensor, "e p"]
     beta: Float[Tensor, "f p"]
     bias: Float[Tensor, " p"] | None = None
+    key_bias: Float[Tensor, " p"] | None = None
+    turns: Float[Tensor, " p"] | None = None
 
 
 class Values(NamedTuple):
@@ -115,8 +120,8 @@ def stretched(model: nn.Module, like: nn.Module) -> nn.Module:
 
 
 def _padded(head: HeadMatrices, like: HeadMatrices) -> HeadMatrices:
-    sizes = iter(tensor.shape for tensor in like if tensor is not None)
-    return head.each(lambda tensor: _into(tensor.new_zeros(next(sizes)), tensor))
+    sizes = iter(tensor.shape for tensor in like.weights if tensor is not None)
+    return head.each(lambda tensor: _into(tensor.new_zeros(next(sizes)), tensor))._replace(turns=like.turns)
 
 
 def _into(zeros: Tensor, corner: Tensor) -> Tensor:
@@ -129,11 +134,17 @@ def _wider_keys(head: HeadMatrices, keys: Keys, length: float, scale: float) -> 
     sign = math.copysign(1.0, length * scale)
     zeros = keys.alpha.new_zeros(keys.alpha.shape[1])
     bias = zeros if keys.bias is None else sign * root * keys.bias
+    key_bias = zeros if keys.key_bias is None else root * keys.key_bias
+    turns = None
+    if head.turns is not None or keys.turns is not None:
+        old = keys.alpha.new_zeros(head.W_Q.shape[1]) if head.turns is None else head.turns
+        turns = torch.cat([old, (zeros if keys.turns is None else keys.turns).to(old)])
     return head._replace(
         W_Q=_beside(head.W_Q, sign * root * keys.alpha),
         W_K=_beside(head.W_K, root * keys.beta),
         b_Q=None if head.b_Q is None else _beside(head.b_Q, bias),
-        b_K=None if head.b_K is None else _beside(head.b_K, zeros),
+        b_K=None if head.b_K is None else _beside(head.b_K, key_bias),
+        turns=turns,
     )
 
 

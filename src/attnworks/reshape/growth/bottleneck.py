@@ -18,7 +18,7 @@ from attnworks.traces.loss import TextLoss
 _SOURCE = "Burgund, section 2 (S3.9-S3.30), D10"
 GAIN_PARAMETERS = 1000
 _GAIN_DESCRIPTIONS: dict[GrowthKind, str] = {
-    "keys": "predicted fall of the loss for one more column of keys and queries, per 1000 parameters",
+    "keys": "predicted fall of the loss for one more column of keys and queries, or a pair, per 1000 parameters",
     "values": "predicted fall of the loss for one more column of values and row of outputs, per 1000 parameters",
     "heads": "predicted fall of the loss for one more head in the layer, per 1000 parameters",
 }
@@ -94,7 +94,7 @@ def _specs(kind: GrowthKind) -> tuple[ReadingSpec, ReadingSpec]:
 
 def _gain_and_trust(survey: GrowthSurvey, slot: Slot, kind: GrowthKind) -> tuple[Tensor, Tensor]:
     """Gain and trust of every head of a layer, or of a new one; NaN where there is no direction."""
-    scores = [survey.tried(score) for score in survey.scores(slot, kind)] if slot in survey.layers else []
+    scores = [survey.tried(score) for score in survey.smallest(slot, kind)] if slot in survey.layers else []
     shape = () if kind == "heads" else (survey.every[slot],)
     if not scores:
         return torch.full(shape, torch.nan), torch.full(shape, torch.nan)

@@ -8,18 +8,22 @@ from dataclasses import dataclass
 
 from attnworks.core.display import counted
 from attnworks.models.anatomy import heads_of
+from attnworks.reshape.growth.graded import graded_layers, output_of
+from attnworks.reshape.growth.pairs import best_angles
 from attnworks.reshape.growth.places import TRYING_PLACES
 from attnworks.reshape.growth.score import GrowthTrial, checking_sentences, key_scores
-from attnworks.reshape.growth.statistics import SEARCHING_SLICE, GrowthSums, gather_sample, graded_layers
-from attnworks.reshape.growth.survey import COPIES, KEYS_OF_COPIES, PASSES, growable_layers
+from attnworks.reshape.growth.statistics import SEARCHING_SLICE, GrowthSums, gather_graded_sample, gather_sample
+from attnworks.reshape.growth.survey import ANGLES, COPIES, KEYS_OF_COPIES, PAIRS_PASS, PASSES, growable_layers
 from attnworks.traces.loss import TextLoss
 
 FITTING, SEARCHING, COMPARING = "fitting the chosen columns", "searching for the step", "comparing ways to grow"
-"""Stages after places are chosen. Those before it: PASSES, COPIES, KEYS_OF_COPIES and TRYING_PLACES."""
+"""Stages after places are chosen. Before: PASSES, ANGLES, PAIRS_PASS, COPIES, KEYS_OF_COPIES and TRYING_PLACES."""
 EVALUATIONS_PER_SEARCH = 6
 """Forward passes that a search for the best step takes on average."""
 STEP_SEARCH_SENTENCES = 512
 """About this many sentences are used to search for the final step."""
+FITS_PER_PAIR = 2
+"""How many times as long as a column of keys it takes to fit a frequency pair, which is a complex column."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,6 +33,7 @@ class GrowthCost:
     sentences         all sentences of the text, in `batches`
     layers            layers that can grow
     keys              layers for which columns of keys are fitted
+    turned            those of them with rotary positions, for which frequency pairs are fitted too
     copies            layers for which a new head is fitted
     places            directions that are tried to choose from; 0 if places are given
     chosen            an upper bound on the places that get more than one column, or that are given
@@ -38,6 +43,7 @@ class GrowthCost:
     batch             seconds of a backward pass over one batch
     trial             seconds of a forward pass over the `trial_sentences`
     fit               seconds to fit one column of keys for every head of a layer
+    scan              seconds to compare the angles of pairs for every head of a layer
     """
 
     sentences: int
@@ -53,16 +59,20 @@ class GrowthCost:
     batch: float
     trial: float
     fit: float
+    turned: int = 0
+    scan: float = 0.0
 
     @property
     def passes(self) -> int:
         """Backward passes over all sentences."""
-        return len(PASSES) if self.copies else 1
+        return (len(PASSES) if self.copies else 1) + (self.turned > 0)
 
     @property
     def stages(self) -> dict[str, float]:
         """The seconds that each stage should take, in the order of the stages."""
         search, whole = EVALUATIONS_PER_SEARCH * self.trial, self.batches * self.batch
+        fits = self.fit * (self.keys + FITS_PER_PAIR * self.turned)
+        pairs = {ANGLES: self.turned * self.scan, PAIRS_PASS: whole}
         final = search * (1 + self.search_sentences / max(1, self.trial_sentences))
         heads = {
             COPIES: self.copies * search,
@@ -72,9 +82,10 @@ class GrowthCost:
         }
         return {
             PASSES[0]: whole,
+            **(pairs if self.turned else {}),
             **(heads if self.copies else {}),
-            TRYING_PLACES: self.places * search + (self.keys * self.fit if self.places else 0.0),
-            FITTING: self.chosen * (search + (self.fit if self.keys else 0.0)),
+            TRYING_PLACES: self.places * search + (fits if self.places else 0.0),
+            FITTING: self.chosen * (search + (fits / self.keys if self.keys else 0.0)),
             SEARCHING: final,
             COMPARING: self.compared * final,
         }
@@ -119,14 +130,15 @@ def measured_cost(
     """The cost of growing by `add` widths where they pay, or at `given` places.
 
     One batch in the middle is run backward, the sentences that directions are tried on run forward once, and one layer
-    has its keys fitted to that batch.
+    has its keys fitted to that batch. If it has rotary positions, angles are compared for it.
     """
     layers, _ = growable_layers(text_loss.original.model)
     some = checking_sentences(text_loss)
     heads = sum(len(heads_of(part)) for part in layers.values())
     places = 0 if given else heads * len({*kinds} - {"heads"}) + len(layers) * ("heads" in kinds)
     sentences = sum(map(len, text_loss.text.batches))
-    batch = trial = fit = 0.0
+    batch = trial = fit = scan = 0.0
+    turned = [slot for slot, part in layers.items() if part.turned] if "keys" in kinds else []
     if layers:
         began = time.perf_counter()
         GrowthTrial(text_loss, some)
@@ -134,14 +146,19 @@ def measured_cost(
         began = time.perf_counter()
         sums = {slot: GrowthSums() for slot in layers}
         middle = text_loss.text.batch(len(text_loss.text.batches) // 2)
-        for layer in graded_layers(text_loss, *middle, {slot: part.branch for slot, part in layers.items()}):
+        for layer in graded_layers(text_loss, *middle, {slot: output_of(part) for slot, part in layers.items()}):
             sums[layer.trace.slot].add(layer)
         batch = time.perf_counter() - began
         slot = next((slot for slot in layers if sums[slot].scale is not None), None)
         if slot is not None and {*kinds} & {"keys", "heads"}:
             began = time.perf_counter()
-            key_scores(slot, sums[slot], gather_sample(text_loss, slot), heads_of(layers[slot])[0].b_Q is not None, 1)
+            biased = (heads_of(layers[slot])[0].b_Q is not None, False)
+            key_scores(slot, sums[slot].means()[0], gather_sample(text_loss, slot), biased, 1)
             fit = time.perf_counter() - began
+        for slot in turned[:1]:
+            began = time.perf_counter()
+            best_angles(*gather_graded_sample(text_loss, slot, output_of(layers[slot])), biased_keys=False)
+            scan = time.perf_counter() - began
     return GrowthCost(
         sentences=sentences,
         batches=len(text_loss.text.batches),
@@ -156,4 +173,6 @@ def measured_cost(
         batch=batch,
         trial=trial,
         fit=fit,
+        turned=len(turned),
+        scan=scan,
     )

@@ -22,7 +22,7 @@ cos(theta (i - j)) dL/dS in its real part and -sin(theta (i - j)) dL/dS in its i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
@@ -31,33 +31,25 @@ from jaxtyping import Float, Inexact
 from torch import Tensor
 
 from attnworks.core.checks import integer
+from attnworks.reshape.growth.metric import (
+    Metric,
+    ScoreSample,
+    best_gain,
+    inverse_root,
+    projected,
+    pulled,
+    ratio,
+    real_product,
+    rotated,
+    weighted,
+    whitening,
+)
 from attnworks.reshape.growth.solvers import balanced
 
 ENOUGH_RESIDUAL_FALL = 0.3
 """The share to which the residual of one factor is lowered before the other one is improved."""
 TRIAL_SWEEPS = 4
 """Sweeps after which the best of several starts is chosen; more of them cost time and find little more."""
-
-
-class ScoreSample(NamedTuple):
-    """What a layer's queries and keys are made from, and its weights, in n sentences; P is zero where nothing is seen.
-
-    For a bias of the queries, X has a column of ones. States of padding may be anything finite.
-
-    slopes    by how much a score grows for one more of s Q K^T, where scores are capped
-    angle     theta of the pairs to add; 0 for plain columns
-    """
-
-    X: Float[Tensor, "n i e"]
-    Y: Float[Tensor, "n j f"]
-    P: Float[Tensor, "n h i j"]
-    slopes: Float[Tensor, "n h i j"] | None = None
-    angle: float = 0.0
-
-    def of_heads(self, heads: Sequence[int]) -> ScoreSample:
-        """The sample of some heads."""
-        index = list(heads)
-        return self._replace(P=self.P[:, index], slopes=None if self.slopes is None else self.slopes[:, index])
 
 
 class Direction(NamedTuple):
@@ -79,7 +71,7 @@ class Direction(NamedTuple):
     @property
     def gain(self) -> Float[Tensor, " h"]:
         """slope^2 / (2 curvature): by how much the loss falls at the best length."""
-        return _gain(self.slope, self.curvature)
+        return best_gain(self.slope, self.curvature)
 
 
 class ValueDirection(NamedTuple):
@@ -150,11 +142,11 @@ def whitened_direction(T: Inexact[Tensor, "h e f"], sample: ScoreSample, p: int,
 def marginal_gains(direction: Direction, T: Inexact[Tensor, "h e f"], sample: ScoreSample) -> Float[Tensor, "h p"]:
     """What column r adds: the gain of the first r columns less that of the first r - 1, each at its best length."""
     states, metric = (rotated(side, sample.angle) for side in (sample.X, sample.Y)), Metric.of(sample)
-    q, k = (_projected(X, side) for X, side in zip(states, (direction.alpha, direction.beta), strict=True))
+    q, k = (projected(X, side) for X, side in zip(states, (direction.alpha, direction.beta), strict=True))
     slope = -((T @ direction.beta).conj() * direction.alpha).real.sum(-2).cumsum(-1)
     columns = range(1, q.shape[-1] + 1)
     curvature = torch.stack([metric.curvature(q[..., :r], k[..., :r]) for r in columns], dim=-1)
-    return _gain(slope, curvature).diff(prepend=torch.zeros_like(slope[:, :1])).clamp_min(0.0)
+    return best_gain(slope, curvature).diff(prepend=torch.zeros_like(slope[:, :1])).clamp_min(0.0)
 
 
 def value_direction(
@@ -168,7 +160,7 @@ def value_direction(
     Eigenvalues of C_V below `cutoff` times the largest count as zero.
     """
     integer("columns", p, 1)
-    W = _inverse_root(C_V, cutoff)
+    W = inverse_root(C_V, cutoff)
     U, s, Vh = torch.linalg.svd(W.mT @ T_V, full_matrices=False)
     U, s, Vh = U[..., :p], s[:, :p], Vh[:, :p]
     root, missing = s.sqrt(), p - s.shape[-1]
@@ -177,54 +169,6 @@ def value_direction(
         b=F.pad(root.unsqueeze(-1) * Vh, (0, 0, 0, missing)),
         captured=F.pad(s.square() / 2, (0, missing)),
     )
-
-
-def rotated(X: Float[Tensor, "n i e"], angle: float) -> Inexact[Tensor, "n i e"]:
-    """diag(e^{i theta i}) X with positions i from zero; X itself for the angle 0."""
-    if not angle:
-        return X
-    phases = angle * torch.arange(X.shape[1], dtype=X.dtype, device=X.device)
-    return torch.polar(torch.ones_like(phases), phases).unsqueeze(-1) * X
-
-
-class Metric(NamedTuple):
-    """F(dS)_i = d_i o J_i (d_i o dS_i) with J_i = diag(p_i) - p_i p_i^T and the slopes d_i of a cap; d = 1 without one.
-
-    Where scores are capped, S' = c tanh(S / c) changes by d dS to first order; the curvature of tanh is left out.
-
-    bent    P o d, and P itself without a cap
-    twice   P o d o d
-    """
-
-    bent: Float[Tensor, "n h i j"]
-    twice: Float[Tensor, "n h i j"]
-
-    @classmethod
-    def of(cls, sample: ScoreSample) -> Metric:
-        if sample.slopes is None:
-            return cls(sample.P, sample.P)
-        bent = sample.P * sample.slopes
-        return cls(bent, bent * sample.slopes)
-
-    def heads(self, index: Tensor) -> Metric:
-        bent = self.bent[:, index]
-        return Metric(bent, bent if self.twice is self.bent else self.twice[:, index])
-
-    def __call__(self, q: Inexact[Tensor, "n h i p"], k: Inexact[Tensor, "n h j p"]) -> Float[Tensor, "n h i j"]:
-        """F(dS) of dS = Re(q k^H)."""
-        change = as_real_columns(q) @ as_real_columns(k).mT
-        weighted = self.twice * change
-        sums = weighted if self.twice is self.bent else change.mul_(self.bent)
-        return weighted.addcmul_(self.bent, sums.sum(-1, keepdim=True), value=-1.0)
-
-    def curvature(self, q: Inexact[Tensor, "n h i p"], k: Inexact[Tensor, "n h j p"]) -> Float[Tensor, " h"]:
-        """mean_n <dS, F(dS)> of dS = Re(q k^H)."""
-        return (self(q, k) @ as_real_columns(k) * as_real_columns(q)).sum((-2, -1)).mean(0)
-
-
-def as_real_columns(columns: Inexact[Tensor, "*a p"]) -> Float[Tensor, "*a w"]:
-    """Real and imaginary part of every complex column, side by side; real columns as they are."""
-    return torch.view_as_real(columns).flatten(-2) if columns.is_complex() else columns
 
 
 class _Problem(NamedTuple):
@@ -251,27 +195,7 @@ def _whitened(T: Tensor, sample: ScoreSample, p: int, cutoff: float) -> _Problem
     norm = torch.linalg.matrix_norm(white)
     rounding = torch.finfo(T.dtype).eps * torch.linalg.matrix_norm(T) * W_x.norm() * W_y.norm()
     norm = torch.where(norm > rounding, norm, 0.0)
-    return _Problem(_ratio(white, norm[:, None, None]), X, Y, Metric.of(sample), norm, W_x, W_y, p)
-
-
-def whitening(sample: ScoreSample, cutoff: float) -> tuple[Float[Tensor, "e q"], Float[Tensor, "f k"]]:
-    """W_x, W_y with W_x^T C_x W_x = I and W_y^T C_y W_y = I, over what of C is not zero; the same for any angle."""
-    pairs = (sample.P > 0).to(sample.P.dtype).mean(1)
-    return _whitening(sample.X, pairs.sum(2), cutoff), _whitening(sample.Y, pairs.sum(1), cutoff)
-
-
-def _whitening(states: Tensor, seen: Tensor, cutoff: float) -> Tensor:
-    """W with W^T C W = I for C = sum_i seen_i x_i x_i^T / sum_i seen_i, over what of C is not zero."""
-    flat, weight = states.flatten(0, 1), seen.flatten()
-    W = _inverse_root(flat.mT @ (_ratio(weight, weight.sum()).unsqueeze(-1) * flat), cutoff)
-    return W[:, W.any(0)]
-
-
-def _inverse_root(C: Tensor, cutoff: float) -> Tensor:
-    """C^-1/2 up to a rotation: a column per eigenvector, zero where the eigenvalue counts as zero."""
-    values, vectors = torch.linalg.eigh(C)
-    kept = values > cutoff * values[..., -1:]
-    return vectors * torch.where(kept, values, torch.inf).rsqrt().unsqueeze(-2)
+    return _Problem(ratio(white, norm[:, None, None]), X, Y, Metric.of(sample), norm, W_x, W_y, p)
 
 
 def _start(problem: _Problem, first: int = 0) -> tuple[Tensor, Tensor]:
@@ -299,19 +223,19 @@ def _improved(
 
 def _gain_of(problem: _Problem, a: Tensor, b: Tensor) -> Tensor:
     """The gain of a and b at their best length."""
-    curvature = problem.metric.curvature(_projected(problem.X, a), _projected(problem.Y, b))
-    return _gain(_slope(problem, a, b), curvature)
+    curvature = problem.metric.curvature(projected(problem.X, a), projected(problem.Y, b))
+    return best_gain(_slope(problem, a, b), curvature)
 
 
 def _sweep(problem: _Problem, a: Tensor, b: Tensor, iterations: int) -> tuple[Tensor, Tensor]:
     """A better a for b held still, then a better b for a held still."""
     T, X, Y, metric = problem[:4]
     a, b = _orthonormal(a, b)
-    k = _projected(Y, b)
-    a = _solved(lambda a: _pulled(X, _weighted(metric(_projected(X, a), k), k)), -T @ b, a, iterations)
+    k = projected(Y, b)
+    a = _solved(lambda a: pulled(X, weighted(metric(projected(X, a), k), k)), -T @ b, a, iterations)
     b, a = _orthonormal(b, a)
-    q = _projected(X, a)
-    b = _solved(lambda b: _pulled(Y, _weighted(metric(q, _projected(Y, b)).mT, q)), -T.mH @ a, b, iterations)
+    q = projected(X, a)
+    b = _solved(lambda b: pulled(Y, weighted(metric(q, projected(Y, b)).mT, q)), -T.mH @ a, b, iterations)
     return a, b
 
 
@@ -322,30 +246,30 @@ def _solved(operator: Callable[[Tensor], Tensor], target: Tensor, x: Tensor, ite
     the other factor still changes, so that more precision would be wasted.
     """
     rest = target - operator(x)
-    direction, left = rest, _dot(rest, rest)
+    direction, left = rest, real_product(rest, rest)
     enough = ENOUGH_RESIDUAL_FALL**2 * left
     for _ in range(iterations):
         if bool((left <= enough).all()):
             break
         bent = operator(direction)
-        curve = _dot(direction, bent)
-        going = (left > enough) & (curve > torch.finfo(x.dtype).eps * _dot(direction, direction))
-        step = torch.where(going, _ratio(left, curve), 0.0)[:, None, None]
+        curve = real_product(direction, bent)
+        going = (left > enough) & (curve > torch.finfo(x.dtype).eps * real_product(direction, direction))
+        step = torch.where(going, ratio(left, curve), 0.0)[:, None, None]
         x, rest = x + step * direction, rest - step * bent
-        left, before = _dot(rest, rest), left
-        direction = rest + _ratio(left, before)[:, None, None] * direction
+        left, before = real_product(rest, rest), left
+        direction = rest + ratio(left, before)[:, None, None] * direction
     return x
 
 
 def _residual(problem: _Problem, a: Tensor, b: Tensor) -> Tensor:
     T, X, Y, metric = problem[:4]
     (Q_a, _), (Q_b, _) = torch.linalg.qr(a), torch.linalg.qr(b)
-    change = metric(_projected(X, a), _projected(Y, b))
+    change = metric(projected(X, a), projected(Y, b))
     for_a, for_b = T @ Q_b, T.mH @ Q_a
-    off_a = for_a + _pulled(X, _weighted(change, _projected(Y, Q_b)))
-    off_b = for_b + _pulled(Y, _weighted(change.mT, _projected(X, Q_a)))
+    off_a = for_a + pulled(X, weighted(change, projected(Y, Q_b)))
+    off_b = for_b + pulled(Y, weighted(change.mT, projected(X, Q_a)))
     norm = torch.linalg.matrix_norm
-    return torch.maximum(_ratio(norm(off_a), norm(for_a)), _ratio(norm(off_b), norm(for_b)))
+    return torch.maximum(ratio(norm(off_a), norm(for_a)), ratio(norm(off_b), norm(for_b)))
 
 
 def _direction(problem: _Problem, a: Tensor, b: Tensor) -> Direction:
@@ -353,60 +277,28 @@ def _direction(problem: _Problem, a: Tensor, b: Tensor) -> Direction:
     a, b = balanced(*_best_length(problem, a, b))
     norm = problem.norm
     alpha, beta = problem.W_x.to(a.dtype) @ a * norm[:, None, None], problem.W_y.to(b.dtype) @ b
-    root = _ratio(beta.norm(dim=-2, keepdim=True), alpha.norm(dim=-2, keepdim=True)).sqrt()
+    root = ratio(beta.norm(dim=-2, keepdim=True), alpha.norm(dim=-2, keepdim=True)).sqrt()
     missing = problem.p - a.shape[-1]
     return Direction(
         alpha=F.pad(alpha * root, (0, missing)),
-        beta=F.pad(_ratio(beta, root), (0, missing)),
+        beta=F.pad(ratio(beta, root), (0, missing)),
         slope=_slope(problem, a, b) * norm.square(),
-        curvature=problem.metric.curvature(_projected(problem.X, a), _projected(problem.Y, b)) * norm.square(),
+        curvature=problem.metric.curvature(projected(problem.X, a), projected(problem.Y, b)) * norm.square(),
         residual=_residual(problem, a, b),
     )
 
 
 def _best_length(problem: _Problem, a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
-    curvature = problem.metric.curvature(_projected(problem.X, a), _projected(problem.Y, b))
-    seen = curvature > torch.finfo(a.dtype).eps * _dot(a.mH @ a, b.mH @ b)
-    return a * torch.where(seen, _ratio(_slope(problem, a, b), curvature), 0.0)[:, None, None], b
+    curvature = problem.metric.curvature(projected(problem.X, a), projected(problem.Y, b))
+    seen = curvature > torch.finfo(a.dtype).eps * real_product(a.mH @ a, b.mH @ b)
+    return a * torch.where(seen, ratio(_slope(problem, a, b), curvature), 0.0)[:, None, None], b
 
 
 def _slope(problem: _Problem, a: Tensor, b: Tensor) -> Tensor:
-    return -_dot(problem.T @ b, a)
-
-
-def _projected(X: Tensor, a: Tensor) -> Tensor:
-    """X_n a_h, for every sentence and head."""
-    return torch.einsum("nie,hep->nhip", X, a).contiguous()
-
-
-def _pulled(X: Tensor, q: Tensor) -> Tensor:
-    """mean_n X_n^H q_nh, what `_projected` is the transpose of; flattened, einsum makes one product of it."""
-    return torch.einsum("xe,xhp->hep", X.conj().flatten(0, 1), q.transpose(1, 2).flatten(0, 1)) / len(X)
-
-
-def _weighted(weights: Tensor, k: Tensor) -> Tensor:
-    """Real weights times columns, which may be complex."""
-    if not k.is_complex():
-        return weights @ k
-    return torch.view_as_complex((weights @ as_real_columns(k)).unflatten(-1, (-1, 2)))
+    return -real_product(problem.T @ b, a)
 
 
 def _orthonormal(factor: Tensor, turned: Tensor) -> tuple[Tensor, Tensor]:
     """The same product with the second factor orthonormal."""
     Q, R = torch.linalg.qr(turned)
     return factor @ R.mH, Q
-
-
-def _gain(slope: Tensor, curvature: Tensor) -> Tensor:
-    falls = (slope > 0) & (curvature > 0)
-    return torch.where(falls, _ratio(slope.square(), 2 * curvature), 0.0)
-
-
-def _dot(x: Tensor, y: Tensor) -> Tensor:
-    """Re tr(x^H y)."""
-    return (x.conj() * y).real.sum((-2, -1))
-
-
-def _ratio(x: Tensor, y: Tensor) -> Tensor:
-    """x / y, and 0 where y is 0."""
-    return torch.where(y != 0, x / torch.where(y != 0, y, 1.0), 0.0)

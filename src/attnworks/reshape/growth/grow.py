@@ -16,7 +16,7 @@ from attnworks.models.anatomy import heads_of
 from attnworks.models.config import MAX_WIDTH
 from attnworks.models.modes import inference_mode
 from attnworks.reshape.contract import AUTO, RESHAPES, Reshape, ReshapeContext, ReshapeResult
-from attnworks.reshape.growth.apply import GrowthStep, grown
+from attnworks.reshape.growth.apply import GrowthStep, Keys, grown
 from attnworks.reshape.growth.cost import COMPARING, SEARCHING, measured_cost, searching_sentences
 from attnworks.reshape.growth.methods import METHODS, Method
 from attnworks.reshape.growth.places import NoBottleneckError, Spot, Widths, no_bottleneck, read_places, spread
@@ -114,6 +114,8 @@ class Grow(Reshape):
             facts["difference_at_zero"] = output_difference(context.calibration, chosen.at_zero)
         for score in chosen.scores:
             facts |= {f"{name}_{score.place}:{score.kind}": getattr(score, name) for name in ("trust", "residual")}
+            if isinstance(score.addition, Keys) and score.addition.turns is not None:
+                facts[f"angle_{score.place}:{score.kind}"] = float(score.addition.turns[0])
         left_out = {**{str(spot): reason for spot, reason in chosen.left_out.items()}, **not_compared}
         heads: dict[str, HeadMap] = {}  # new heads come after the old ones
         for (place, kind), width in widths.items():

@@ -15,9 +15,10 @@ from attnworks.core.registry import Registry
 from attnworks.reshape.growth.apply import GrowthStep, Keys, NewHead, Rewritten, Values
 from attnworks.reshape.growth.cost import FITTING
 from attnworks.reshape.growth.directions import whitened_direction
+from attnworks.reshape.growth.graded import graded_layers, query_states
 from attnworks.reshape.growth.places import Spot, Widths, no_bottleneck
-from attnworks.reshape.growth.score import FIRST_STEP_LOSS_SHARE, DirectionSolver, Score, best_direction
-from attnworks.reshape.growth.statistics import graded_layers, metric_sentences, query_states
+from attnworks.reshape.growth.score import FIRST_STEP_LOSS_SHARE, DirectionSolver, Score, best_direction, better
+from attnworks.reshape.growth.statistics import metric_sentences
 from attnworks.reshape.growth.survey import GrowthSurvey
 
 
@@ -94,8 +95,13 @@ def _confirmed(survey: GrowthSurvey, spot: Spot, width: int, solve: DirectionSol
     """The direction at a place with its best step, or why nothing should grow there."""
     found = _directions(survey, spot, width, solve)
     if not found:
-        heads = "no head whose attention, with other values, other sentences confirm by half"
-        return f"no direction: {heads if spot.kind == 'heads' else 'the layer does not score by Q K^T alone'}"
+        if spot.kind != "heads":
+            return "no direction: the layer does not score by Q K^T alone"
+        if survey.layers[spot.place.slot].turned:
+            return (
+                "no direction: queries and keys of the layer are turned by position, which those of new heads are not"
+            )
+        return "no direction: no head whose attention, with other values, other sentences confirm by half"
     score = survey.tried(found[0])
     if score.refusal is not None:
         return score.refusal
@@ -106,13 +112,18 @@ def _confirmed(survey: GrowthSurvey, spot: Spot, width: int, solve: DirectionSol
 
 
 def _directions(survey: GrowthSurvey, spot: Spot, width: int, solve: DirectionSolver) -> list[Score]:
-    """One, or none where there is no such direction."""
+    """One, or none where there is no such direction; with frequency pairs where they should lower the loss by more."""
     (slot, head), kind = spot
     if head is None:
         return survey.scores(slot, kind)
     if width > 1 or (kind == "keys" and solve is not best_direction):
-        return survey.scores(slot, kind, width, (head,), solve)
-    return survey.scores(slot, kind)[head : head + 1]
+        plain = survey.scores(slot, kind, width, (head,), solve)
+    else:
+        plain = survey.scores(slot, kind)[head : head + 1]
+    if kind != "keys" or width % 2:
+        return plain
+    pairs = survey.pair_scores(slot, width // 2, (head,), solve)
+    return [better(score, pairs.get(head)) for score in plain]
 
 
 def _confirmed_line(survey: GrowthSurvey, widths: Widths, solve: DirectionSolver) -> Line:
@@ -215,9 +226,11 @@ def refit_steps(survey: GrowthSurvey, widths: Widths) -> Callable[[float], list[
     if any(spot.kind != "keys" for spot, _ in spots):
         raise kind_refusal("document", "keys")
     slots = dict.fromkeys(spot.place.slot for spot, _ in spots)
-    for slot in (slot for slot in slots if survey.sums[slot].scale is None):
-        asked = f"growing {slot} by document"
-        raise UsageError(asked, "heads with one scale of Q K^T", "other scores", "choose another method")
+    for slot in slots:
+        asked, layer = f"growing {slot} by document", survey.layers[slot]
+        if survey.sums[slot].scale is None or layer.turned or layer.shares is not None:
+            expected = "heads with keys of their own, one scale of Q K^T, and nothing that turns them by position"
+            raise UsageError(asked, expected, "other scores", "choose another method")
     targets = {slot: _targets(survey, slot) for slot in slots}
 
     def steps(t: float) -> list[GrowthStep]:
@@ -243,7 +256,7 @@ def _targets(survey: GrowthSurvey, slot: Slot) -> tuple[Tensor, Tensor]:
     text_loss, sentences = survey.text_loss, 0
     S = G = torch.zeros(())
     for batch, rows in text_loss.batches(metric_sentences(text_loss)):
-        for layer in graded_layers(text_loss, batch, rows, {slot: survey.branches[slot]}):
+        for layer in graded_layers(text_loss, batch, rows, {slot: survey.outputs[slot]}):
             trace = layer.trace
             assert trace.Z is not None
             X, Z = (

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from attnworks.core.errors import AttnworksError, UsageError
 from attnworks.core.places import Slot, select_heads
 from attnworks.models.config import MAX_WIDTH
-from attnworks.reshape.growth.apply import GrowthPlace, NewHead
+from attnworks.reshape.growth.apply import GrowthPlace
 from attnworks.reshape.growth.score import GrowthKind, Score
 from attnworks.reshape.growth.survey import GROWTH_KINDS, GrowthSurvey
 
@@ -68,31 +68,35 @@ def spread(
     most    the largest number of columns of each spot; no limit if it is None
 
     The gain of the first column of a place is measured; the gain of further ones is estimated from the metric of the
-    direction. A new head takes as many widths as it has keys and values.
+    direction. A pair takes two widths, a new head as many as it has keys and values.
     """
     scores = dict(_tried(survey, kinds))
     paying = {spot: score for spot, score in scores.items() if score.refusal is None}
     queue = [(-score.gain / score.parameters, spot) for spot, score in paying.items()]
     heapq.heapify(queue)
-    widths: Widths = {}
+    taken = dict.fromkeys(paying, 0)
     while queue and add:
         worth, spot = heapq.heappop(queue)
         if worth >= 0:
             break
-        score, taken = paying[spot], widths.get(spot, 0)
-        new = score.addition
-        cost = new.like.W_Q.shape[1] + new.a.shape[1] if isinstance(new, NewHead) else 1
-        if cost > add or (most is not None and taken >= most.get(spot, 0)):
+        score = paying[spot]
+        if score.columns > add or (most is not None and (taken[spot] + 1) * _widths_of(score) > most.get(spot, 0)):
             continue
-        widths[spot] = taken + 1
-        add -= cost
-        if spot.kind != "heads":  # the gain of the next column: what it adds, relative to the first one
-            shares = survey.shares(spot.place, spot.kind)
-            share = shares[taken + 1] / shares[0] if taken + 1 < len(shares) and shares[0] else 0.0
+        taken[spot] += 1
+        add -= score.columns
+        if spot.kind != "heads":  # the gain of the next column or pair: what it adds, relative to the first one
+            shares = survey.shares(score)
+            share = shares[taken[spot]] / shares[0] if taken[spot] < len(shares) and shares[0] else 0.0
             heapq.heappush(queue, (-(score.gain * share / score.parameters), spot))
+    widths = {spot: times * _widths_of(paying[spot]) for spot, times in taken.items() if times}
     if not widths:
         raise _nowhere(survey, scores)
     return {spot: widths[spot] for spot in scores if spot in widths}
+
+
+def _widths_of(score: Score) -> int:
+    """How much wider a place becomes by one addition: by the columns of a pair, or by one head."""
+    return 1 if score.kind == "heads" else score.columns
 
 
 def _tried(survey: GrowthSurvey, kinds: Sequence[GrowthKind]) -> Iterator[tuple[Spot, Score]]:
@@ -101,7 +105,7 @@ def _tried(survey: GrowthSurvey, kinds: Sequence[GrowthKind]) -> Iterator[tuple[
     done = 0
     for slot in survey.layers:
         for kind in kinds:
-            for score in survey.scores(slot, kind):
+            for score in survey.smallest(slot, kind):
                 survey.tell(TRYING_PLACES, done, places)
                 yield Spot(score.place, kind), survey.tried(score)
                 done += 1

@@ -7,18 +7,19 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal, Protocol, runtime_checkable
 
 import torch
+from jaxtyping import Inexact
 from torch import Tensor
 
 from attnworks.core.places import Slot
 from attnworks.reshape.growth.apply import Addition, GrowthPlace, GrowthStep, Keys, NewHead, Values, grown
 from attnworks.reshape.growth.directions import (
     Direction,
-    ScoreSample,
     marginal_gains,
     score_direction,
     value_direction,
     whitened_direction,
 )
+from attnworks.reshape.growth.metric import ScoreSample, as_real_columns, real_product
 from attnworks.reshape.growth.solvers import LineMinimum, line_search
 from attnworks.reshape.growth.statistics import CHECKING_SLICE, GrowthSums
 from attnworks.traces.loss import TextLoss
@@ -70,7 +71,7 @@ class Score:
     residual       how far the direction is from a local optimum, where it is 0. At most `MAX_SOLVER_RESIDUAL` by the
                    solver; any number by the closed form, which `whitened` always uses, and `fisher` if the solver fails
     parameters     how many parameters it adds
-    shares         what each of its columns adds to the gain, in the metric of the solver
+    shares         what each of its columns or pairs adds to the gain, in the metric of the solver
     step, gain     the best step on the checking sentences, and how far their loss falls there; 0 before it is tried
     """
 
@@ -91,6 +92,33 @@ class Score:
         return self.checked_slope / self.fitted_slope if self.fitted_slope > 0 else 0.0
 
     @property
+    def columns(self) -> int:
+        """How many columns it adds; of keys and of values together for a new head."""
+        match self.addition:
+            case Keys(alpha):
+                return alpha.shape[1]
+            case Values(a):
+                return a.shape[1]
+            case NewHead(like, a):
+                return like.W_Q.shape[1] + a.shape[1]
+        raise TypeError(f"no columns in {type(self.addition).__name__}")
+
+    @property
+    def is_pair(self) -> bool:
+        """Whether it adds frequency pairs."""
+        return isinstance(self.addition, Keys) and self.addition.turns is not None
+
+    @property
+    def predicted(self) -> float:
+        """By how much the loss of the checking sentences falls for each parameter, in the metric, before it is tried.
+
+        The direction has the length that is best for the fitting sentences, where slope and curvature are the same.
+        """
+        if min(self.fitted_slope, self.checked_slope) <= 0:
+            return 0.0
+        return self.checked_slope**2 / (2 * self.fitted_slope) / self.parameters
+
+    @property
     def refusal(self) -> str | None:
         """Why nothing should grow here, in words."""
         if self.trust < MIN_TRUST:
@@ -103,6 +131,11 @@ class Score:
             return self
         found = trial.search(self.checked_slope, lambda length: [GrowthStep(self.place, self.addition, length, scale)])
         return replace(self, step=found.step, gain=trial.loss - found.value)
+
+
+def better(one: Score, other: Score | None) -> Score:
+    """The one that should lower the loss by more per parameter; the first one if they are equal."""
+    return one if other is None or other.predicted <= one.predicted else other
 
 
 class GrowthTrial:
@@ -143,23 +176,40 @@ def trial_sentences(sentences: int) -> slice:
 
 
 def key_scores(
-    slot: Slot, sums: GrowthSums, sample: ScoreSample, biased: bool, p: int, solve: DirectionSolver = best_direction
+    slot: Slot,
+    T: Inexact[Tensor, "2 h e f"],
+    sample: ScoreSample,
+    biased: tuple[bool, bool],
+    p: int,
+    solve: DirectionSolver = best_direction,
 ) -> list[Score]:
-    """The best p columns of keys for every head of a layer."""
-    (fitted, checked), _, _ = sums.means()
+    """The best p columns of keys for every head of a layer, or the best p pairs with the angle of the sample.
+
+    T         on the fitting and on the checking sentences
+    biased    whether the last rows of T are those of a bias of the queries, and its last columns those of the keys
+    """
+    fitted, checked = T
 
     def found(cutoff: float) -> list[Score]:
         direction = solve(fitted, sample, p, cutoff=cutoff)
-        slopes = (direction.slope, -(checked @ direction.beta * direction.alpha).sum((-2, -1)))
+        slopes = (direction.slope, -real_product(direction.alpha, checked @ direction.beta))
         shares = marginal_gains(direction, fitted, sample)
-        additions = [
-            Keys(alpha[:-1], beta, alpha[-1]) if biased else Keys(alpha, beta)
-            for alpha, beta in zip(direction.alpha, direction.beta, strict=True)
-        ]
-        parameters = p * (fitted.shape[1] + fitted.shape[2] + biased)
+        sides = (as_real_columns(side) for side in (direction.alpha, direction.beta))
+        additions = [_keys(alpha, beta, biased, sample.angle) for alpha, beta in zip(*sides, strict=True)]
+        parameters = sum(part.numel() for part in additions[0][:4] if part is not None)
         return _scores(slot, "keys", additions, slopes, parameters, shares, direction.residual)
 
     return _convincing(found)
+
+
+def _keys(alpha: Tensor, beta: Tensor, biased: tuple[bool, bool], angle: float) -> Keys:
+    """Columns whose last rows may be biases."""
+    (alpha, bias), (beta, key_bias) = (
+        (side[:-1], side[-1]) if has_bias else (side, None)
+        for side, has_bias in zip((alpha, beta), biased, strict=True)
+    )
+    turns = torch.full_like(alpha[0], angle) if angle else None
+    return Keys(alpha, beta, bias, key_bias, turns)
 
 
 def value_scores(slot: Slot, sums: GrowthSums, biased: bool, p: int) -> list[Score]:

@@ -15,7 +15,10 @@ from attnworks.core.display import Progress
 from attnworks.core.places import Slot
 from attnworks.models.anatomy import Part, heads_of
 from attnworks.reshape.growth.apply import GrowthPlace, GrowthStep, NewHead, Values
-from attnworks.reshape.growth.directions import ScoreSample, whitened_direction
+from attnworks.reshape.growth.directions import whitened_direction
+from attnworks.reshape.growth.graded import GradedLayer, output_of
+from attnworks.reshape.growth.metric import ScoreSample
+from attnworks.reshape.growth.pairs import PairSums, best_angles, gather_pair_sums, with_key_bias
 from attnworks.reshape.growth.score import (
     MIN_TRUST,
     VARIANCE_CUTOFFS,
@@ -24,17 +27,20 @@ from attnworks.reshape.growth.score import (
     GrowthTrial,
     Score,
     best_direction,
+    better,
     checking_sentences,
     head_score,
     key_scores,
     value_scores,
 )
 from attnworks.reshape.growth.solvers import shortened
-from attnworks.reshape.growth.statistics import GradedLayer, GrowthSums, gather_sample, gather_sums
+from attnworks.reshape.growth.statistics import GrowthSums, gather_graded_sample, gather_sample, gather_sums
 from attnworks.reshape.surgery import layers_of, refusal_to_grow
 from attnworks.traces.loss import TextLoss
 
 GROWTH_KINDS: tuple[GrowthKind, ...] = get_args(GrowthKind)
+ANGLES, PAIRS_PASS = "comparing angles of pairs", "looking for pairs that turn by position"
+"""Stages after the first pass, for keys of layers with rotary positions; the second is a pass over the whole text."""
 PASSES = ("looking for bottlenecks", "looking for keys of new heads", "looking for values of new heads")
 """Stages that are backward passes over the whole text; the last two only where new heads are asked for."""
 COPIES, KEYS_OF_COPIES = "trying copies of heads", "fitting keys of new heads"
@@ -63,6 +69,7 @@ class GrowthSurvey:
 
     every      how many heads each layer has
     refused    layers that cannot grow, with the reason in words
+    pairs      T of frequency pairs, for heads of layers with rotary positions that a pair serves better than a column
     trial      tries steps on the sentences that check
     """
 
@@ -71,10 +78,11 @@ class GrowthSurvey:
         model = text_loss.original.model
         self.every = {slot: part.heads for slot, part in layers_of(model).items()}
         self.layers, self.refused = growable_layers(model)
-        self.branches = {slot: part.branch for slot, part in self.layers.items()}
+        self.outputs = {slot: output_of(part) for slot, part in self.layers.items()}
         self.heads = {slot: heads_of(part) for slot, part in self.layers.items()}
-        self.sums = gather_sums(text_loss, self.branches, partial(tell, PASSES[0]))
+        self.sums = gather_sums(text_loss, self.outputs, partial(tell, PASSES[0]))
         self.trial = GrowthTrial(text_loss, checking_sentences(text_loss))
+        self.pairs = self._find_pairs() if "keys" in kinds else {}
         self._sample: tuple[Slot, ScoreSample] | None = None
         self._scores: dict[tuple[object, ...], list[Score]] = {}
         self._tried: dict[Score, Score] = {}
@@ -95,22 +103,21 @@ class GrowthSurvey:
     ) -> list[Score]:
         """The best p columns for some heads of a layer, or for all, not tried yet; no score if there is no direction.
 
-        A new head has its own widths. Only directions of keys depend on `solve`.
+        A new head has its own widths. Only directions of keys depend on `solve`. Keys are plain columns, not pairs.
         """
         key = (slot, kind, p, heads, solve if kind == "keys" else None)
         if key in self._scores:
             return self._scores[key]
         sums = self.sums[slot] if heads is None else self.sums[slot].of_heads(heads)
-        biased = self.heads[slot][0].b_Q is not None
+        like = self.heads[slot][0]
         match kind:
             case "keys" if sums.scale is None:
                 return []
             case "keys":
-                sample = self.sample(slot)
-                sample = sample if heads is None else sample._replace(P=sample.P[:, list(heads)])
-                found = key_scores(slot, sums, sample, biased, p, solve)
+                sample = self.sample(slot) if heads is None else self.sample(slot).of_heads(heads)
+                found = key_scores(slot, sums.means()[0], sample, (like.b_Q is not None, False), p, solve)
             case "values":
-                found = value_scores(slot, sums, biased, p)
+                found = value_scores(slot, sums, like.b_V is not None, p)
             case "heads":
                 return [self._new_heads[slot]] if slot in self._new_heads else []
         numbers = range(len(found)) if heads is None else heads
@@ -118,16 +125,45 @@ class GrowthSurvey:
         self._scores[key] = [replace(score, place=place) for score, place in zip(found, places, strict=True)]
         return self._scores[key]
 
+    def pair_scores(
+        self, slot: Slot, p: int = 1, heads: tuple[int, ...] | None = None, solve: DirectionSolver = best_direction
+    ) -> dict[int, Score]:
+        """The best p frequency pairs for some heads of a layer, or for all, as far as a pair may serve a head."""
+        if slot not in self.pairs:
+            return {}
+        pairs, like = self.pairs[slot], self.heads[slot][0]
+        chosen = [head for head in pairs.angles if heads is None or head in heads]
+        key = ("pairs", slot, p, tuple(chosen), solve)
+        if key not in self._scores:
+            biased = (like.b_Q is not None, like.b_K is not None)
+            sample = with_key_bias(self.sample(slot)) if biased[1] else self.sample(slot)
+            T, rows = pairs.means(), list(pairs.angles)
+            self._scores[key] = []
+            for head in chosen:
+                row, alone = rows.index(head), sample.of_heads((head,))._replace(angle=pairs.angles[head])
+                (score,) = key_scores(slot, T[:, row : row + 1], alone, biased, p, solve)
+                self._scores[key].append(replace(score, place=GrowthPlace(slot, head)))
+        return dict(zip(chosen, self._scores[key], strict=True))
+
+    def smallest(self, slot: Slot, kind: GrowthKind) -> list[Score]:
+        """For every head the best column, or the best pair where that should lower the loss by more per parameter."""
+        plain = self.scores(slot, kind)
+        pairs = self.pair_scores(slot) if kind == "keys" and plain else {}
+        return [better(score, pairs.get(head)) for head, score in enumerate(plain)]
+
     def tried(self, score: Score) -> Score:
         """With its best step; the same score is tried once."""
         if score not in self._tried:
             self._tried[score] = score.tried(self.trial, self.scale(score.place.slot))
         return self._tried[score]
 
-    def shares(self, place: GrowthPlace, kind: GrowthKind) -> tuple[float, ...]:
-        """What each of the first columns adds to the gain, by a direction in closed form."""
-        assert place.head is not None
-        return self.scores(place.slot, kind, COLUMNS_AHEAD, solve=whitened_direction)[place.head].shares
+    def shares(self, score: Score) -> tuple[float, ...]:
+        """What each of the first columns or pairs at a place adds to the gain, by a direction in closed form."""
+        slot, head = score.place
+        assert head is not None
+        if score.is_pair:
+            return self.pair_scores(slot, COLUMNS_AHEAD, solve=whitened_direction)[head].shares
+        return self.scores(slot, score.kind, COLUMNS_AHEAD, solve=whitened_direction)[head].shares
 
     def sample(self, slot: Slot) -> ScoreSample:
         """The sample of a layer. Only that of the last layer is kept in memory."""
@@ -135,15 +171,28 @@ class GrowthSurvey:
             self._sample = (slot, gather_sample(self.text_loss, slot))
         return self._sample[1]
 
+    # --- frequency pairs ---
+
+    def _find_pairs(self) -> dict[Slot, PairSums]:
+        """Angles from a sample of each layer with rotary positions, then sums over the whole text for these angles."""
+        slots = [slot for slot, part in self.layers.items() if part.turned and self.sums[slot].scale is not None]
+        angles: dict[Slot, dict[int, float]] = {}
+        for done, slot in enumerate(slots):
+            self.tell(ANGLES, done, len(slots))
+            sample, G = gather_graded_sample(self.text_loss, slot, self.outputs[slot])
+            angles[slot] = best_angles(sample, G, biased_keys=self.heads[slot][0].b_K is not None)
+        return gather_pair_sums(self.text_loss, self.outputs, angles, partial(self.tell, PAIRS_PASS))
+
     # --- new heads ---
 
     def _find_new_heads(self) -> dict[Slot, Score]:
         """One for each layer: a copy of the head for which more values help most, with its own values and keys.
 
         The values of the copy are solved for, then its keys by the gradient of its own scores, then the values again.
-        Heads that do not start from a copy fit noise.
+        Heads that do not start from a copy fit noise. Where queries and keys are turned by position, new columns are
+        not, so that there is no copy.
         """
-        slots = [slot for slot, sums in self.sums.items() if sums.scale is not None]
+        slots = [slot for slot, sums in self.sums.items() if sums.scale is not None and not self.layers[slot].turned]
         copies: dict[Slot, _Copy] = {}
         for done, slot in enumerate(slots):
             self.tell(COPIES, done, len(slots))
@@ -158,13 +207,13 @@ class GrowthSurvey:
         return {slot: head_score(slot, new, sums[slot]) for slot, (_, new, _) in turned.items()}
 
     def _sums_of(self, news: dict[Slot, _Copy], stage: str) -> dict[Slot, GrowthSums]:
-        branches = {slot: self.branches[slot] for slot in news}
+        outputs = {slot: self.outputs[slot] for slot in news}
 
         def alone(layer: GradedLayer) -> GradedLayer:
             parent, new, _ = news[layer.trace.slot]
             return layer.as_head(new.like, new.a, new.b, parent)
 
-        return gather_sums(self.text_loss, branches, partial(self.tell, stage), alone)
+        return gather_sums(self.text_loss, outputs, partial(self.tell, stage), alone)
 
     def _copied_head(self, slot: Slot) -> _Copy | None:
         """The head to start from, with as many values as it has, and the best step; None if no head is confirmed."""
@@ -183,7 +232,7 @@ class GrowthSurvey:
         sample, scale = self.sample(slot), self.scale(slot)
         (fitted, checked), _, _ = sums.means()
         k = new.like.W_Q.shape[1]
-        alone = sample._replace(P=sample.P[:, parent : parent + 1])
+        alone = sample.of_heads((parent,))
         direction = best_direction(fitted, alone, k, cutoff=VARIANCE_CUTOFFS[-1])
         slope = step * float(-(checked @ direction.beta * direction.alpha).sum())
 
