@@ -179,13 +179,16 @@ def _few_layers(config: Any, layers: int) -> dict[str, Any]:
 
 
 def _fit_rotary(config: Any) -> None:
-    """Sections and factors of rotary positions that fit half the width of a head."""
+    """Sections and factors of rotary positions that fit half of what is turned of a head's width."""
     found = vars(config).get("rope_parameters")
     if not isinstance(found, dict):
         return
     width = vars(config).get("head_dim") or _heads_share(config)
     for part in [found, *(each for each in found.values() if isinstance(each, dict))]:
-        half = int(width * part.get("partial_rotary_factor", 1.0)) // 2
+        turned = vars(config).get("qk_rope_head_dim") or int(width * part.get("partial_rotary_factor", 1.0))
+        half = max(turned // 2, 1)
+        if "partial_rotary_factor" in part and width:
+            part["partial_rotary_factor"] = 2 * half / width
         for name in ("short_factor", "long_factor"):
             if name in part:
                 part[name] = [1.0] * half

@@ -166,7 +166,10 @@ OVERRIDES: dict[str, Overrides] = {
     },
     "funnel": lambda s, hidden: {"block_sizes": [1, 1], "num_decoder_layers": 1},
     "glm5_next_text": lambda s, hidden: {"index_topk": 6, "index_kpool": 3},
-    "gpt_neo": lambda s, hidden: {"attention_types": [[["global", "local"], 1]], "num_layers": 2, "window_size": 9},
+    "gpt_neo": lambda s, hidden: {
+        "attention_types": [[["global", "local"], 1], [["global"], s.layers - 2]],
+        "window_size": 9,
+    },
     "granitemoehybrid": lambda s, hidden: {"layer_types": ["mamba", "attention"], "num_hidden_layers": 2},
     "jamba": lambda s, hidden: {"attn_layer_period": 2, "attn_layer_offset": 1, "expert_layer_period": 2},
     "janus_vqgan": lambda s, hidden: {"base_channels": 32, "num_embeddings": 64},
@@ -177,7 +180,6 @@ OVERRIDES: dict[str, Overrides] = {
     "luke": lambda s, hidden: {"entity_emb_size": 48},
     "mamba2": lambda s, hidden: {"num_heads": 2 * hidden // s.state_head_width, "head_dim": s.state_head_width},
     "mimo_v2_flash": lambda s, hidden: {"num_attention_heads": 4 * s.groups},  # twice the groups in some layers
-    "mistral4": lambda s, hidden: {"head_dim": 2 * s.rotary_width},
     "mistral_large4_text": lambda s, hidden: {"kv_source_layers": None},
     "mobilebert": lambda s, hidden: {
         "intra_bottleneck_size": s.joined,
@@ -203,7 +205,7 @@ OVERRIDES: dict[str, Overrides] = {
         "hc_lowrank": s.query_rank,
     },
     "recurrent_gemma": lambda s, hidden: {"num_hidden_layers": 3},
-    "reformer": lambda s, hidden: {"attn_layers": ["local", "lsh"], "num_buckets": 4},
+    "reformer": lambda s, hidden: {"attn_layers": ["local", "lsh", "local"][: s.layers], "num_buckets": 4},
     "zamba": lambda s, hidden: _zamba(s, hidden) | {"n_mamba_heads": 2},
     "zamba2": lambda s, hidden: _zamba(s, hidden) | {"num_mem_blocks": 1},
     "zaya": lambda s, hidden: {"num_experts_per_tok": 1},

@@ -70,6 +70,7 @@ class Reference:
         self.real = read["decoder_attention_mask"].bool() if "decoder_attention_mask" in read else self.source
         takes = inspect.signature(model.forward).parameters
         self.inputs = {name: value for name, value in {**read, "use_cache": False}.items() if name in takes}
+        self.way: Way
         self.way, self.weights = self._recorded()
         self.outputs = run(self.model, self.inputs)
 
