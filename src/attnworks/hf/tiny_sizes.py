@@ -124,6 +124,8 @@ FIXED = {
     "num_nextn_predict_layers": 0,
     "first_k_dense_replace": 1,
     "mamba_expand": 2,
+    "mamba_chunk_size": 8,
+    "chunk_size": 8,
     "image_size": 32,
     "patch_size": 16,
     "num_mel_bins": 16,

@@ -50,16 +50,17 @@ WORDS = [
     "?",
 ]
 TEXTS = (
-    "the old cat sees a small bird near the river .",
-    "a dog follows the child .",
+    "the old cat sees a small bird near the river and the tree .",
+    "a dog follows the child because the child likes the dog .",
     "the woman knows that the man likes the red house and the old tree , but the child likes the river .",
-    "while the bird hears the dog , the fish finds a stone .",
-    "the man takes the book and the woman takes the chair .",
-    "a cloud !",
+    "while the bird hears the dog , the fish finds a stone under the river .",
+    "the man takes the book and the woman takes the chair near the house .",
+    "a new cloud over the river , and the bird knows that .",
     "the child gives the dog a stone because the dog likes the child with the red book .",
-    "the cat finds the fish under the chair .",
+    "the cat finds the fish under the chair , but the fish sees the cat .",
 )
-"""Texts of different lengths, so that batches are padded; some are longer than the attention windows of tiny models."""
+"""Texts of different lengths, so that batches are padded. The longest are longer than the attention windows of tiny
+models, but no padding is farther from the text than a window: eager attention gives NaN there in float64."""
 SPECIAL = {"pad_token": "<pad>", "bos_token": "<s>", "eos_token": "</s>", "mask_token": "<mask>", "unk_token": "<unk>"}
 
 

@@ -20,6 +20,7 @@ from attnworks.hf.tiny_text import TEXTS
 from attnworks.text.passages import Passage, Text
 
 LONGEST_TARGET = 9
+"""Words of a target: fewer than any text has, so that lengths tell both sides apart."""
 
 
 class WrongNumbersError(Exception):
@@ -88,7 +89,7 @@ class Reference:
             whole = torch.cat([P, torch.where(rest > 1e-6, rest, 0)], -1)
             entropy = -torch.special.xlogy(whole, whole).sum(-1)  # [b h i]
             counted = queries.unsqueeze(1)
-            found[kind].append(((entropy * counted).sum(-1) / counted.sum(-1)).mean(0))
+            found[kind].append((entropy.masked_fill(~counted, 0).sum(-1) / counted.sum(-1)).mean(0))
         return found
 
     def kinds(self) -> list[str]:
