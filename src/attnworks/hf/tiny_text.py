@@ -109,7 +109,10 @@ def tiny_tokenizer(model: Any) -> Any:
 
 
 def _own_id(config: Any, name: str, size: int) -> int | None:
-    """The id of a special token that the config says; the first, if it says several."""
-    value = getattr(config, name, None)
-    value = value[0] if isinstance(value, list) and value else value
-    return value if isinstance(value, int) and 0 <= value < size else None
+    """The id of a special token that the config, or one in it, says; the first, if it says several."""
+    for part in configs_in(config):
+        value = vars(part).get(name)
+        value = value[0] if isinstance(value, list) and value else value
+        if isinstance(value, int) and 0 <= value < size:
+            return value
+    return None
