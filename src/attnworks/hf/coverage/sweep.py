@@ -38,7 +38,7 @@ class OutOfTimeError(BaseException):
     """A verb took longer than its limit. It is no Exception, so that no verb catches it."""
 
 
-def study(model_type: str, verbs: Iterable[str] = VERBS, seed: int = 0, sizes: str = "first") -> Row:
+def study(model_type: str, verbs: Iterable[str] = tuple(VERBS), seed: int = 0, sizes: str = "first") -> Row:
     """Every verb on a tiny model of this type."""
     began = time.process_time()
     tiny = tiny_model(model_type, seed, sizes)
@@ -99,7 +99,13 @@ def time_limit(seconds: int) -> Iterator[None]:
         signal.signal(signal.SIGVTALRM, before)
 
 
-def sweep(types: Iterable[str], *, jobs: int = 1, done: Callable[[Row], None] = lambda row: None) -> list[Row]:
+def sweep(
+    types: Iterable[str],
+    *,
+    verbs: Iterable[str] = tuple(VERBS),
+    jobs: int = 1,
+    done: Callable[[Row], None] = lambda row: None,
+) -> list[Row]:
     """The rows of all types, in the order in which they end; `done` is called with each."""
     context, rows = multiprocessing.get_context("fork"), []
     torch.set_num_threads(1)
@@ -107,7 +113,7 @@ def sweep(types: Iterable[str], *, jobs: int = 1, done: Callable[[Row], None] = 
     while todo or running:
         while todo and len(running) < jobs:
             name, (receiver, sender) = todo.pop(), context.Pipe(duplex=False)
-            process = context.Process(target=_work, args=(name, sender), daemon=True)
+            process = context.Process(target=_work, args=(name, verbs, sender), daemon=True)
             process.start()
             sender.close()
             running[receiver] = (name, process, time.monotonic() + TYPE_SECONDS)
@@ -124,9 +130,9 @@ def sweep(types: Iterable[str], *, jobs: int = 1, done: Callable[[Row], None] = 
     return rows
 
 
-def _work(model_type: str, sender: Connection) -> None:
+def _work(model_type: str, verbs: Iterable[str], sender: Connection) -> None:
     try:
-        row = study(model_type)
+        row = study(model_type, verbs)
     except Exception as error:
         row = _crash(model_type, f"{type(error).__name__}: {error}")
     sender.send(row)

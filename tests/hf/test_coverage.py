@@ -1,0 +1,199 @@
+"""The sweep of verbs over model types: types of every layout, numbers that are found wrong, and the page."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import attnworks
+from attnworks.core.errors import UsageError
+from attnworks.core.places import HeadId, Slot
+from attnworks.hf.coverage import verbs
+from attnworks.hf.coverage.calls import attention_calls
+from attnworks.hf.coverage.page import GOALS, counts, page, summary
+from attnworks.hf.coverage.reference import NotCheckedError, Reference, WrongNumbersError, run
+from attnworks.hf.coverage.sweep import Row, outcome, read_rows, study, sweep, write_rows
+from attnworks.hf.coverage.verbs import VERBS, Case
+from attnworks.hf.tiny import text_model_types, tiny_model
+
+transformers: Any = pytest.importorskip("transformers")
+
+LAYOUTS = {
+    "bert": "three projections, after the norm",
+    "gpt2": "fused, transposed matrices",
+    "gpt_neox": "woven by head, parallel branches",
+    "opt": "biases everywhere, positions from a table",
+    "albert": "one block for all layers",
+    "mobilebert": "queries and values from different streams",
+    "modernbert": "fused, local and global layers",
+    "t5": "encoder-decoder, learned biases of scores, no scale",
+    "bart": "encoder-decoder, cross-attention",
+    "llama": "grouped, rotary",
+    "mistral": "grouped, a window",
+    "phi3": "fused and grouped",
+    "dbrx": "fused, grouped and clipped, experts",
+    "qwen3": "norm of each head's queries and keys",
+    "olmo2": "norm over all heads of queries and keys",
+    "gemma2": "capped scores, norms after each branch",
+    "gpt_oss": "learned sinks, experts",
+    "diffllama": "differences of two heads",
+    "deepseek_v3": "latent keys and values, one rotary key for all heads",
+    "qwen3_next": "gated outputs, beside linear attention",
+    "jamba": "hybrid with state spaces",
+    "bloom": "woven, its own code, biases outside of the layer",
+    "falcon": "fused by group, its own code",
+    "gptj": "rotary by pairs, its own code",
+    "deberta-v2": "relative positions in its own code",
+}
+"""Model type -> what is special about its attention."""
+
+
+@pytest.fixture(scope="module")
+def bert() -> Case:
+    return Case(tiny_model("bert").model)
+
+
+@pytest.mark.parametrize("model_type", LAYOUTS)
+def test_verbs_work_or_refuse_and_their_numbers_are_right(model_type: str) -> None:
+    row = study(model_type)
+    assert "reason" not in row
+    bad = {
+        verb: (found["outcome"], found["why"], found.get("frames"))
+        for verb, found in row["verbs"].items()
+        if found["outcome"] not in ("works", "refuses")
+    }
+    assert bad == {}
+
+
+@pytest.mark.slow
+def test_the_goals_are_met(tmp_path: Path) -> None:
+    rows = {row["type"]: row for row in sweep(text_model_types(), jobs=2)}
+    write_rows(tmp_path / "coverage.json", rows)
+    found = counts(rows)
+    assert [verb for verb, results in found.items() if results["crashes"] or results["wrong"]] == []
+    assert {verb: found[verb]["works"] for verb, goal in GOALS.items() if found[verb]["works"] < goal} == {}
+
+
+@pytest.mark.parametrize(("model_type", "causal"), [("llama", True), ("gpt_oss", True), ("bert", False)])
+def test_the_weights_that_are_seen_are_those_that_transformers_returns(model_type: str, causal: bool) -> None:
+    tiny = tiny_model(model_type)
+    tiny.model.set_attn_implementation("eager")
+    with attention_calls(tiny.model, "interface", 1) as calls, torch.no_grad():
+        attentions = tiny.model(**tiny.inputs, output_attentions=True).attentions
+    assert len(calls.weights) == len(attentions)
+    for P, returned in zip(calls.weights, attentions, strict=True):
+        assert torch.equal(P, returned)
+        assert bool((P.triu(1) == 0).all()) == causal
+
+
+@pytest.mark.parametrize("model_type", ["bloom", "gptj"])
+def test_weights_in_a_models_own_code_are_those_that_transformers_returns(model_type: str) -> None:
+    tiny = tiny_model(model_type)
+    tiny.model.set_attn_implementation("eager")
+    with attention_calls(tiny.model, "softmax", 1) as calls, torch.no_grad():
+        attentions = tiny.model(**tiny.inputs, output_attentions=True).attentions
+    for P, returned in zip(calls.weights, attentions, strict=True):
+        torch.testing.assert_close(P, returned)
+
+
+def test_setting_heads_to_zero_is_dropping_their_columns_of_the_output_projection(bert: Case) -> None:
+    reference = bert.reference
+    gated = reference.without([HeadId(Slot("encoder", 1), 3)])
+    output = reference.model.bert.encoder.layer[1].attention.output.dense.weight
+    width = output.shape[1] // 15
+    kept = output.detach().clone()
+    with torch.no_grad():
+        output[:, 3 * width : 4 * width] = 0
+        cut = run(reference.model, reference.inputs)
+        output.copy_(kept)
+    assert (gated - reference.outputs)[reference.real].abs().max() > 1e-2
+    torch.testing.assert_close(gated[reference.real], cut[reference.real])
+
+
+def test_an_entropy_that_is_wrong_is_found(bert: Case, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert outcome(verbs.examine, bert)["outcome"] == "works"
+    right = Reference.entropies
+
+    def shifted(reference: Reference) -> dict[str, list[torch.Tensor]]:
+        return {kind: [row + 3e-5 for row in rows] for kind, rows in right(reference).items()}
+
+    monkeypatch.setattr(Reference, "entropies", shifted)
+    found = outcome(verbs.examine, bert)
+    assert found["outcome"] == "wrong" and "entropy" in found["why"]
+
+
+def test_a_model_that_lost_other_heads_is_found(bert: Case, monkeypatch: pytest.MonkeyPatch) -> None:
+    new, receipt = bert.pruned
+    assert "equal to 1 heads" in verbs.check_pruned(bert, new.model, receipt)
+    other, _ = attnworks.prune(bert.model, heads="enc.0.2", **bert.given)
+    with pytest.raises(WrongNumbersError, match="outputs differ"):
+        verbs.check_pruned(bert, other.model, receipt)
+
+
+@pytest.mark.parametrize(
+    ("error", "expected"),
+    [
+        (UsageError("a", "b", "c", "d"), {"outcome": "refuses", "why": "a: expected b, got c; d", "got": "c"}),
+        (WrongNumbersError("x"), {"outcome": "wrong", "why": "x"}),
+        (NotCheckedError("x"), {"outcome": "works", "checked": "not checked: x"}),
+        (verbs.NotMeasuredError("x"), {"outcome": "refuses", "why": "x"}),
+        (KeyError("x"), {"outcome": "crashes", "why": "KeyError: 'x'"}),
+    ],
+)
+def test_how_a_verb_ends(bert: Case, error: Exception, expected: Row) -> None:
+    def verb(case: Case) -> str:
+        raise error
+
+    found = outcome(verb, bert)
+    assert {name: found[name] for name in expected} == expected
+    assert ("frames" in found) == (expected["outcome"] == "crashes")
+
+
+def test_a_verb_that_never_ends_is_stopped(bert: Case, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("attnworks.hf.coverage.sweep.VERB_SECONDS", 0.05)
+
+    def verb(case: Case) -> str:
+        while True:
+            pass
+
+    assert outcome(verb, bert)["outcome"] == "slow"
+
+
+def test_a_sweep_goes_through_processes_and_its_rows_are_read_again(tmp_path: Path) -> None:
+    rows = {row["type"]: row for row in sweep(["llama", "clip", "no_such_type"], verbs=["examine"])}
+    assert rows["clip"] == {"type": "clip", "reason": "needs pictures"}
+    assert rows["llama"]["verbs"]["examine"]["outcome"] == "works"
+    assert "reason" in rows["no_such_type"]
+    write_rows(tmp_path / "rows.json", rows)
+    assert read_rows(tmp_path / "rows.json") == rows
+    assert read_rows(tmp_path / "none.json") == {}
+
+
+def rows_for_the_page() -> dict[str, Row]:
+    works = {verb: {"outcome": "works", "checked": ""} for verb in VERBS}
+    crash = {"outcome": "crashes", "why": "KeyError: 'a | b'", "frames": ["layer.py:3", "model.py:5"]}
+    refusal = {"outcome": "refuses", "why": "a: expected b, got c; d", "got": "OneForCausalLM at dec.1.3"}
+    return {
+        "one": {"type": "one", "verbs": works},
+        "two": {"type": "two", "verbs": {**works, "examine": crash, "prune named": refusal}},
+        "six": {"type": "six", "reason": "needs pictures"},
+    }
+
+
+def test_the_page_has_counts_reasons_and_a_row_per_type() -> None:
+    text = page(rows_for_the_page())
+    assert "| examine | 285 | 1 | 0 | 1 | 0 | 0 |" in text
+    assert "| prune | 265 | 1 | 1 | 0 | 0 | 0 |" in text, "prune counts where heads can be named too"
+    assert "- 1: **crash** KeyError: 'a / b' @ layer.py:3: two" in text
+    assert "- 1: the model at a layer: two" in text
+    assert "| `one` | yes " in text and "- `six`: needs pictures" in text
+    assert "2 of 3 run on text alone" in text
+
+
+def test_the_summary_has_a_line_per_verb() -> None:
+    lines = summary(rows_for_the_page()).splitlines()
+    assert lines[:2] == ["3 types, 2 built", "examine: works 1 (goal 285), crashes 1"]
+    assert len(lines) == 1 + len(VERBS)
