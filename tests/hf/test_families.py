@@ -109,8 +109,8 @@ def reading(blocks: tuple[BlockAnatomy, ...]) -> Iterator[dict[tuple[str, nn.Mod
 def attentions(name: str, handed: dict[nn.Module, list[Handed]]) -> list[tuple[Part, Seen]]:
     """Every attention layer of a tiny model with what was seen of it in one forward pass."""
     model = TINY[name].build()
-    model.set_attn_implementation(NAME)
     blocks = the(hf_anatomy(model))
+    model.set_attn_implementation(NAME)
     with reading(blocks) as calls, torch.no_grad():
         model(**inputs(model))
     found: list[tuple[Part, Seen]] = []
@@ -279,6 +279,7 @@ def test_decoder_without_anything_to_look_at() -> None:
     assert {kind for kind, _ in errors} == {"decoder"} and max(errors.values()) <= 1e-11
 
 
-def test_unknown_families_are_none() -> None:
-    config = transformers.GPTJConfig(vocab_size=11, n_embd=8, n_layer=1, n_head=2, rotary_dim=2)
-    assert hf_anatomy(transformers.GPTJModel(config)) is None
+def test_models_without_blocks_are_none() -> None:
+    """XLM has a list of attention layers and a list of MLPs, but no list of blocks."""
+    config = transformers.XLMConfig(n_words=131, emb_dim=6, n_layers=1, n_heads=2, pad_index=1)
+    assert hf_anatomy(transformers.XLMModel(config)) is None

@@ -21,9 +21,11 @@ from attnworks.hf import quiet
 from attnworks.hf.evidence.cut_graph import cut_pass
 from attnworks.hf.evidence.inputs import probe_run
 from attnworks.hf.evidence.layers import attention_layouts
+from attnworks.hf.evidence.streams import block_layouts, numbered_by_blocks
 from attnworks.hf.head_modules import HeadsOut, head_groups_of
 from attnworks.hf.layout import AttentionLayout, BlockLayout, Columns, ModelLayout, PartLayout
 from attnworks.hf.linear import LinearMap, matrix_of
+from attnworks.hf.observe import observe_interface
 from attnworks.models.anatomy import BlockAnatomy, Part, Role
 from attnworks.models.modes import eval_mode
 
@@ -74,11 +76,13 @@ def _find_layout(model: nn.Module) -> ModelLayout:
             run = probe_run(model)
             with cut_pass(model, run) as cut:
                 layers = attention_layouts(model, cut)
+            with observe_interface(model):
+                blocks = block_layouts(model, run, {layer.path: layer.slots[0].kind for layer in layers})
     except UsageError as error:
         return ModelLayout((), (), error.got)
     except Exception as error:
         return ModelLayout((), (), f"it does not run on a few token ids alone ({short_message(error)})")
-    return ModelLayout(layers, ())
+    return ModelLayout(numbered_by_blocks(layers, blocks), blocks)
 
 
 def hf_anatomy(model: nn.Module) -> tuple[BlockAnatomy, ...] | None:
@@ -86,8 +90,7 @@ def hf_anatomy(model: nn.Module) -> tuple[BlockAnatomy, ...] | None:
     layout = layout_of(model)
     if not layout.blocks or any(block.problem for block in layout.blocks):
         return None
-    counts: dict[str, int] = {}
-    return tuple(_block(model, layout, block, counts) for block in layout.blocks)
+    return tuple(_block(model, layout, block) for block in layout.blocks)
 
 
 def hf_layers(model: nn.Module) -> dict[Slot, HFPart]:
@@ -106,16 +109,17 @@ def hf_layers(model: nn.Module) -> dict[Slot, HFPart]:
     return dict(sorted(found.items(), key=lambda item: item[0].order))
 
 
-def _block(model: nn.Module, layout: ModelLayout, block: BlockLayout, counts: dict[str, int]) -> BlockAnatomy:
+def _block(model: nn.Module, layout: ModelLayout, block: BlockLayout) -> BlockAnatomy:
     parts = tuple(_part(model, layout, place) for place in block.parts)
-    return BlockAnatomy(block.kind, block.layer, model.get_submodule(block.path), parts, block.order, block.parallel)
+    return BlockAnatomy(block.kind, block.layer, model.get_submodule(block.path), parts, block.order)
 
 
 def _part(model: nn.Module, layout: ModelLayout, place: PartLayout) -> Part:
     for layer in layout.layers:
         if layer.path == place.attention:
             return _attention_part(model, layer, place)
-    return Part(place.role, model.get_submodule(place.branch), _submodule(model, place.norm), None, None)
+    branch, norm, bias = model.get_submodule(place.branch), _submodule(model, place.norm), _parameter(model, place.bias)
+    return Part(place.role, branch, norm, None, None, factor=place.factor, bias=bias, step=place.step)
 
 
 def _attention_part(model: nn.Module, layer: AttentionLayout, place: PartLayout) -> HFPart:
@@ -129,6 +133,9 @@ def _attention_part(model: nn.Module, layer: AttentionLayout, place: PartLayout)
         output=_submodule(model, layer.output_path),
         shares=layer.shares if len(layer.shares) < layer.heads else None,
         turned=layer.turned,
+        factor=place.factor,
+        bias=_parameter(model, place.bias),
+        step=place.step,
         model=model,
         layout=layer,
     )
@@ -136,6 +143,10 @@ def _attention_part(model: nn.Module, layer: AttentionLayout, place: PartLayout)
 
 def _submodule(model: nn.Module, path: str | None) -> nn.Module | None:
     return None if path is None else model.get_submodule(path)
+
+
+def _parameter(model: nn.Module, path: str | None) -> nn.Parameter | None:
+    return None if path is None else model.get_parameter(path)
 
 
 def parts_unknown(model: nn.Module) -> UsageError:

@@ -23,6 +23,7 @@ class Columns:
     """Channel c of head h is column index[h, c] of the output of a linear map, or of the input of an output projection.
 
     path    the module, seen from the model
+    index   -1 for a channel of queries or keys that is zero, as its column is not stored (`cut/unused.py`)
     """
 
     path: str
@@ -115,7 +116,6 @@ class BlockLayout:
     kind        of the stack; "decoder" if its self-attention is causal
     layer       number in its stack
     order       "pre", "post", or None where there are no norms
-    parallel    all parts read the same stream
     mixer       the class of what takes the place of attention in a block without any, such as a state-space layer
     problem     why its parts do not add up to the stream; None if they do
     """
@@ -125,9 +125,13 @@ class BlockLayout:
     path: str
     parts: tuple[PartLayout, ...]
     order: Literal["pre", "post"] | None
-    parallel: bool
     mixer: str | None = None
     problem: str | None = None
+
+    @property
+    def parallel(self) -> bool:
+        """Whether all parts read the same stream."""
+        return len(self.parts) > 1 and all(part.step == self.parts[0].step for part in self.parts)
 
 
 @dataclass(frozen=True, eq=False)

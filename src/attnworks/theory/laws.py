@@ -23,8 +23,8 @@ from attnworks.exam.measures.bounds import bounds_refusal, rounding
 from attnworks.models.counting import layer_flops
 from attnworks.theory.random_projection import published_rows
 from attnworks.theory.sides import Sides, at_most, less, more, same
-from attnworks.traces.forward import ForwardTrace
-from attnworks.traces.frozen_pass import NORM_ROUNDING, frozen_steps, whole_maps
+from attnworks.traces.forward import FLOAT32_ROUNDING, ForwardTrace
+from attnworks.traces.frozen_pass import frozen_steps, whole_maps
 from attnworks.traces.layer import LayerTrace
 from attnworks.traces.paths import paths_by_length
 
@@ -217,7 +217,7 @@ def _paths_add_up(forward: ForwardTrace) -> Sides | str:
         return f"{error.asked} needs {error.expected}"
     exit = forward.blocks[-1].exit
     return same(
-        paths_by_length(forward.blocks[0].entry, steps).sum(0), exit, slack=NORM_ROUNDING * float(exit.abs().max())
+        paths_by_length(forward.blocks[0].entry, steps).sum(0), exit, slack=FLOAT32_ROUNDING * float(exit.abs().max())
     )
 
 
@@ -233,7 +233,7 @@ def _output_of_softmax(layer: LawLayer) -> Sides | str:
     if layer.trace.sink is not None:
         return _SINK_REASON
     Y = layer.trace.Y[0]
-    return same(layer.P @ layer.V, Y, slack=NORM_ROUNDING * float(layer.V.abs().max()))
+    return same(layer.P @ layer.V, Y, slack=FLOAT32_ROUNDING * float(layer.V.abs().max()))
 
 
 @_layer_law("S1.5", "sum of a row of the attention map, and one")

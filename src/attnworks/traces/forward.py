@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
@@ -15,10 +15,10 @@ from torch import Tensor, nn
 from attnworks.core.errors import UsageError
 from attnworks.core.notation import tolerance
 from attnworks.core.places import Kind, Slot
-from attnworks.models.anatomy import BlockAnatomy, Role
+from attnworks.models.anatomy import ATTENTION_ROLES, BlockAnatomy, Part, Role
 from attnworks.text.tokens import Batch, Tokens
 from attnworks.traces.layer import LayerTrace
-from attnworks.traces.subject import LayerHook, Subject, first
+from attnworks.traces.subject import LayerHook, Subject, first, stream_read
 
 FLOAT32_ROUNDING = 1e-6
 """Relative error of blocks and norms that compute in float32 whatever the type of their input."""
@@ -32,10 +32,14 @@ class PartTrace:
     output    what the part adds to the stream
     """
 
-    role: Role
+    part: Part
     stream: Float[Tensor, "b i e"]
     output: Float[Tensor, "b i e"]
     attention: LayerTrace | None
+
+    @property
+    def role(self) -> Role:
+        return self.part.role
 
 
 @dataclass(frozen=True, eq=False)
@@ -91,17 +95,30 @@ def _block_trace(
     block: BlockAnatomy, ran: BlockPass, outputs: Sequence[Tensor | None], traces: dict[Slot, LayerTrace]
 ) -> BlockTrace:
     """What each part read is computed from the outputs of the parts before it."""
-    x, parts = ran.entry, []
+    parts: list[PartTrace] = []
+    for part, stream, added, _ in _sums(block, ran.entry, outputs):
+        attention = traces.get(block.slot(part)) if part.role in ATTENTION_ROLES else None
+        parts.append(PartTrace(part, stream, added, attention))
+    return BlockTrace(block, ran.entry, ran.exit, tuple(parts))
+
+
+def _sums(
+    block: BlockAnatomy, entry: Tensor, outputs: Sequence[Tensor | None]
+) -> Iterator[tuple[Part, Tensor, Tensor, Tensor]]:
+    """Each part that ran, the stream that it read, what it added, and the stream after it."""
+    x = stream = entry
+    step = None
     for part, output in zip(block.parts, outputs, strict=True):
         if output is None:
             continue
-        output = output.reshape(x.shape)
-        attention = None if part.role == "mlp" else traces.get(block.slot(part))
-        parts.append(PartTrace(part.role, ran.entry if block.parallel else x, output, attention))
-        x = x + output if block.skip else output
+        if part.step != step:
+            stream = x
+        added = part.summand(output.reshape(x.shape))
+        x = x + added if block.skip or part.step == step else added
         if block.norm == "post" and part.norm is not None:
-            x = part.norm(x)
-    return BlockTrace(block, ran.entry, ran.exit, tuple(parts))
+            x = first(part.norm(x))
+        step = part.step
+        yield part, stream, added, x
 
 
 def record_blocks(blocks: Sequence[BlockAnatomy], run: Callable[[], object]) -> list[tuple[BlockAnatomy, BlockPass]]:
@@ -132,8 +149,7 @@ class BlockPass:
 
 def _hook_block(block: BlockAnatomy, passes: list[BlockPass]) -> list[Any]:
     def entered(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        stream = args[0] if args else kwargs["hidden_states"]
-        passes.append(BlockPass(stream.detach()))
+        passes.append(BlockPass(stream_read(args, kwargs).detach()))
 
     def gave(branch: nn.Module, _: Any, output: Any) -> None:
         passes[-1].pieces.setdefault(branch, []).append(first(output).detach())
@@ -167,18 +183,11 @@ def stream_identity_error(
 ) -> float:
     """max |exit - recomposed| / max |exit|, with x_0 = entry, x_p = norm_p(x_{p-1} + f_p) ("post") or x_{p-1} + f_p.
 
-    Without skip x_p = f_p takes the place of the sum, or sum_p f_p where the parts are parallel.
+    Without skip the sum of the f_p of a step takes the place of x.
     Source: S4.33 (post) and S3.6 (without norm). One output f_p per part; None for a part that did not run, such as
     cross-attention without an encoder.
     Holds when: dropout is off, and nothing is clamped, as some models of Hugging Face do in float16.
     """
-    x, adds = entry, block.skip
-    for part, output in zip(block.parts, branch_outputs, strict=True):
-        if output is None:
-            continue
-        added = part.summand(output.reshape(x.shape))
-        x, adds = x + added if adds else added, block.skip or block.parallel
-        if block.norm == "post" and part.norm is not None:
-            x = part.norm(x)
+    x = [entry, *(after for _, _, _, after in _sums(block, entry, branch_outputs))][-1]
     error, size = (exit - x).detach().abs().max().item(), exit.detach().abs().max().item()
     return error / size if size else error

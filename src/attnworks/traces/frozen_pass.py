@@ -2,40 +2,63 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import dataclass
 from functools import partial
+from itertools import groupby
 from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from attnworks.attention.heads import HeadWeights
 from attnworks.core.errors import UsageError
 from attnworks.core.notation import tolerance
-from attnworks.models.anatomy import Part
-from attnworks.traces.forward import BlockTrace, ForwardTrace, PartTrace
+from attnworks.traces.forward import FLOAT32_ROUNDING, BlockTrace, ForwardTrace, PartTrace
 from attnworks.traces.layer import LayerTrace
 from attnworks.traces.maps import maps_of
 from attnworks.traces.paths import FrozenNorm, Hop, PathStep, Source
+from attnworks.traces.subject import first
 
-NORM_ROUNDING = 1e-6
-"""Relative error of norms that compute in float32 whatever the type of their input."""
+REMEDY = "leave out measures of paths for this model"
+
+
+@dataclass(frozen=True, eq=False)
+class FrozenOutput:
+    """What attention adds to the stream: after(sum_h Y_h W_O,h + b_O), where `after` is a frozen norm, if any."""
+
+    W_O: Float[Tensor, "h v e"]
+    b_O: Float[Tensor, " e"] | None = None  # noqa: N815
+    after: FrozenNorm | None = None
+
+    def linear(self, Z: Float[Tensor, "*b e"]) -> Float[Tensor, "*b e"]:
+        return Z if self.after is None else self.after.linear(Z)
+
+    def transposed(self, G: Float[Tensor, "*b e"]) -> Float[Tensor, "*b e"]:
+        return G if self.after is None else self.after.transposed(G)
 
 
 class FrozenStep(NamedTuple):
-    """A step of the stream, the layer it belongs to, and the parts that its branches stand for."""
+    """A step of the stream, the layer it belongs to, and the parts that its branches stand for.
+
+    outputs    what follows the heads of each part; None for a part without attention
+    """
 
     step: PathStep
     layer: int
     parts: tuple[PartTrace, ...]
+    outputs: tuple[FrozenOutput | None, ...]
 
 
 def frozen_steps(forward: ForwardTrace) -> list[FrozenStep]:
     """The steps from the entry of the first block to the exit of the last. Rows at padding are zero.
 
-    Self-attention is a hop; MLPs are sources of length zero and cross-attention one of length one, as they were in the
-    real forward pass.
+    Self-attention is a hop; MLPs, and what takes the place of attention, are sources of length zero and cross-attention
+    one of length one, as they were in the real forward pass.
     """
-    return [step for block in forward.blocks for step in _block_steps(block, forward.tokens.real.unsqueeze(-1))]
+    real = forward.tokens.real.unsqueeze(-1)
+    return [step for block in forward.blocks for step in _block_steps(block, real)]
 
 
 def frozen_norm(norm: nn.Module, stream: Float[Tensor, "b i e"]) -> FrozenNorm:
@@ -46,12 +69,12 @@ def frozen_norm(norm: nn.Module, stream: Float[Tensor, "b i e"]) -> FrozenNorm:
     Source: D1, S0.11 (a norm is linear once its scale is frozen).
     """
     wide = torch.promote_types(stream.dtype, torch.float32)
-    e, real = stream.shape[-1], norm(stream).detach().to(wide)
+    e, real = stream.shape[-1], first(norm(stream)).detach().to(wide)
     gamma, beta = _parameter(norm, "weight", "gamma"), _parameter(norm, "bias", "beta")
     gamma = real.new_ones(e) if gamma is None else gamma.to(wide)
     beta = None if beta is None else beta.to(wide)
     probe = (torch.arange(e, device=stream.device) % 5).to(stream.dtype)
-    noticed = (norm(probe + 10) - norm(probe)).detach().to(wide).norm()
+    noticed = (first(norm(probe + 10)) - first(norm(probe))).detach().to(wide).norm()
     centred = bool(noticed <= 0.1 * gamma.norm())
     Z = stream.to(wide)
     direction = FrozenNorm(real.new_ones(*Z.shape[:-1], 1), gamma, beta, centred).linear(Z)
@@ -61,10 +84,10 @@ def frozen_norm(norm: nn.Module, stream: Float[Tensor, "b i e"]) -> FrozenNorm:
     frozen = FrozenNorm(inverse, gamma, beta, centred)
     recomposed = frozen.linear(Z) if beta is None else frozen.linear(Z) + beta
     error = (recomposed - real).abs().max()
-    if not error <= max(tolerance(stream.dtype).rtol, NORM_ROUNDING) * real.abs().max().clamp_min(1.0):
+    if not error <= max(tolerance(stream.dtype).rtol, FLOAT32_ROUNDING) * real.abs().max().clamp_min(1.0):
         expected = "LayerNorm or RMSNorm: a factor per row times z (less its mean) times weight, plus bias"
-        got, remedy = f"another function, {error.item():.1e} away from it", "leave out measures of paths for this model"
-        raise UsageError(f"freezing {type(norm).__name__}", expected, got, remedy)
+        got = f"another function, {error.item():.1e} away from it"
+        raise UsageError(f"freezing {type(norm).__name__}", expected, got, REMEDY)
     return frozen
 
 
@@ -78,36 +101,81 @@ def whole_maps(trace: LayerTrace) -> Float[Tensor, "b h i j"]:
     return P
 
 
-def _block_steps(block: BlockTrace, real: Tensor) -> list[FrozenStep]:
+def _block_steps(block: BlockTrace, real: Tensor) -> Iterator[FrozenStep]:
     anatomy = block.anatomy
-    by_role = {part.role: part for part in anatomy.parts}
-    branches = [_branch(block, by_role[traced.role], traced, real) for traced in block.parts]
-    if anatomy.parallel:
-        return [FrozenStep(PathStep(tuple(branches), anatomy.skip), anatomy.layer, block.parts)]
-    steps: list[FrozenStep] = []
-    for traced, branch in zip(block.parts, branches, strict=True):
-        norm = by_role[traced.role].norm if anatomy.norm == "post" else None
-        if norm is not None:
-            total = traced.stream + traced.output if anatomy.skip else traced.output
-            norm = frozen_norm(norm, total.masked_fill(~real, 0.0))
-        steps.append(FrozenStep(PathStep((branch,), anatomy.skip, norm), anatomy.layer, (traced,)))
-    return steps
+    for _, group in groupby(block.parts, key=lambda traced: traced.part.step):
+        parts = tuple(group)
+        outputs = tuple(_frozen_output(traced, real) for traced in parts)
+        branches = tuple(_branch(block, *part, real) for part in zip(parts, outputs, strict=True))
+        last, norm = parts[-1], None
+        if anatomy.norm == "post" and last.part.norm is not None:
+            added = torch.stack([traced.output for traced in parts]).sum(0)
+            total = last.stream + added if anatomy.skip else added
+            norm = frozen_norm(last.part.norm, total.masked_fill(~real, 0.0))
+        yield FrozenStep(PathStep(branches, anatomy.skip, norm), anatomy.layer, parts, outputs)
 
 
-def _branch(block: BlockTrace, part: Part, traced: PartTrace, real: Tensor) -> Hop | Source:
-    attention = traced.attention
+def _branch(block: BlockTrace, traced: PartTrace, output: FrozenOutput | None, real: Tensor) -> Hop | Source:
+    attention, part = traced.attention, traced.part
     wide = torch.promote_types(traced.output.dtype, torch.float32)
-    if attention is None or part.role == "cross":
-        output = traced.output.detach().to(wide).masked_fill(~real, 0.0)
-        return Source(output) if attention is None else Source(output, length=1, paths=attention.heads)
-    if (W := attention.weights) is None:
-        expected, remedy = "a layer whose weights are known", "leave out measures of paths"
-        raise UsageError(f"paths through {attention.slot}", expected, "none", remedy)
-    norm = None
+    if attention is None or output is None or part.role == "cross":
+        added = traced.output.detach().to(wide).masked_fill(~real, 0.0)
+        return Source(added) if attention is None else Source(added, length=1, paths=attention.heads)
+    W, norm = _weights(attention), None
+    stream = traced.stream.masked_fill(~real, 0.0)
     if block.anatomy.norm == "pre" and part.norm is not None:
-        norm = frozen_norm(part.norm, traced.stream.masked_fill(~real, 0.0))
-    b_V, b_O = (None if b is None else b.detach().to(wide) for b in (W.b_V, W.b_O))
-    return Hop(partial(whole_maps, attention), W.W_V.detach().to(wide), W.W_O.detach().to(wide), b_V, b_O, norm)
+        norm = frozen_norm(part.norm, stream)
+        stream = first(part.norm(stream))
+    W_V, b_V = W.W_V.detach().to(wide), None if W.b_V is None else W.b_V.detach().to(wide)
+    V = torch.einsum("bie,hev->bhiv", stream.to(wide), W_V)
+    V = V if b_V is None else V + b_V.unsqueeze(1)
+    _check_same(attention, V, attention.shared(attention.V, slice(None)), real.unsqueeze(1), "values", "projections")
+    return Hop(partial(whole_maps, attention), W_V, output.W_O, b_V, output.b_O, norm, output.after)
+
+
+def _frozen_output(traced: PartTrace, real: Tensor) -> FrozenOutput | None:
+    """What follows the heads of an attention layer, checked against what the layer adds; None for other parts."""
+    attention, part = traced.attention, traced.part
+    if attention is None:
+        if part.attention is None:
+            return None
+        asked = f"paths through {type(part.attention).__name__}"
+        raise UsageError(asked, "attention that is observed", "one that is not", REMEDY)
+    W, wide = _weights(attention), torch.promote_types(traced.output.dtype, torch.float32)
+    W_O, b_O = W.W_O.detach().to(wide), None if W.b_O is None else W.b_O.detach().to(wide)
+    bias = None if part.bias is None else part.bias.detach().to(wide)
+    Z = torch.einsum("bhiv,hve->bie", attention.Y.to(wide), W_O)
+    Z = Z if b_O is None else Z + b_O
+    if part.ends_in_norm and part.branch is not part.output:
+        after = frozen_norm(part.branch, Z.masked_fill(~real, 0.0))
+        beta = _sum(None if after.beta is None else part.factor * after.beta, bias)
+        found = FrozenOutput(W_O, b_O, FrozenNorm(part.factor * after.inverse, after.gamma, beta, after.centred))
+        added = found.linear(Z) if beta is None else found.linear(Z) + beta
+    else:
+        found = FrozenOutput(part.factor * W_O, _sum(None if b_O is None else part.factor * b_O, bias))
+        added = part.summand(Z)
+    what = f"the product of its heads and W_O, but for a norm, before {type(part.branch).__name__}"
+    _check_same(attention, added, traced.output, real, "what it adds to the stream", what)
+    return found
+
+
+def _weights(attention: LayerTrace) -> HeadWeights:
+    if attention.weights is None:
+        raise UsageError(f"paths through {attention.slot}", "a layer whose weights are known", "none", REMEDY)
+    return attention.weights
+
+
+def _check_same(attention: LayerTrace, got: Tensor, expected: Tensor, real: Tensor, name: str, source: str) -> None:
+    """An error unless two tensors are the same at real tokens."""
+    got, expected = (T.masked_fill(~real, 0.0) for T in (got, expected))
+    error, size = (got - expected).abs().max(), expected.abs().max()
+    if not error <= max(tolerance(expected.dtype).rtol, FLOAT32_ROUNDING) * size.clamp_min(1.0):
+        off = f"something else, {error.item():.1e} away"
+        raise UsageError(f"paths through {attention.slot}", f"{name} computed by {source} alone", off, REMEDY)
+
+
+def _sum(a: Tensor | None, b: Tensor | None) -> Tensor | None:
+    return b if a is None else a if b is None else a + b
 
 
 def _parameter(norm: Any, *names: str) -> Tensor | None:

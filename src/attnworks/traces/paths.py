@@ -46,6 +46,7 @@ class Hop:
 
     maps     returns P [b h i i]; called when the hop is taken, so that maps of one layer at a time are in memory
     norm     of what attention reads, if the norm comes first
+    after    of what attention computes, before it is added to the stream
     """
 
     maps: Callable[[], Tensor]
@@ -54,6 +55,7 @@ class Hop:
     b_V: Float[Tensor, "h v"] | None = None  # noqa: N815
     b_O: Float[Tensor, " e"] | None = None  # noqa: N815
     norm: FrozenNorm | None = None
+    after: FrozenNorm | None = None
 
     @property
     def paths(self) -> int:
@@ -131,20 +133,25 @@ def attend_frozen(hop: Hop, P: Float[Tensor, "b h i i"], Z: Float[Tensor, "l b i
     V = (Z if hop.norm is None else hop.norm.linear(Z)) @ hop.W_V.transpose(0, 1).reshape(e, h * v)
     V = V.unflatten(-1, (h, v)).permute(1, 3, 2, 0, 4).flatten(-2)  # [l b i (h v)] -> [b h i (l v)]
     Y = (P @ V).unflatten(-1, (len(Z), v)).permute(3, 0, 2, 1, 4).flatten(-2)  # [b h i (l v)] -> [l b i (h v)]
-    return Y @ hop.W_O.flatten(0, 1)
+    added = Y @ hop.W_O.flatten(0, 1)
+    return added if hop.after is None else hop.after.linear(added)
 
 
 def attention_constant(hop: Hop, P: Float[Tensor, "b h i i"]) -> Float[Tensor, "b i e"]:
     """1 b^T with b = b_O + sum_h (beta W_V,h + b_V,h) W_O,h, all of attention that does not depend on the stream.
 
-    Source: D2 (S0.5, S0.10); beta is that of the norm before attention.
+    Source: D2 (S0.5, S0.10); beta is that of the norm before attention. A norm after it is applied to the constant.
     Departs: rows of P that sum to zero (queries that see no key) have b_O alone.
     """
     bias = hop.W_O.new_zeros(hop.W_O.shape[:2]) if hop.b_V is None else hop.b_V
     if hop.norm is not None and hop.norm.beta is not None:
         bias = bias + hop.norm.beta @ hop.W_V
     constant = torch.einsum("bhi,he->bie", P.sum(-1), torch.einsum("hv,hve->he", bias, hop.W_O))
-    return constant if hop.b_O is None else constant + hop.b_O
+    constant = constant if hop.b_O is None else constant + hop.b_O
+    if hop.after is None:
+        return constant
+    constant = hop.after.linear(constant)
+    return constant if hop.after.beta is None else constant + hop.after.beta
 
 
 def carried(T: Float[Tensor, "*a b i e"], steps: Sequence[PathStep]) -> Float[Tensor, "*a b i e"]:

@@ -24,7 +24,7 @@ from attnworks.core.packages import package_folder
 from attnworks.core.places import NO_HEADS, Kind, Slot
 from attnworks.core.tensors import check_device
 from attnworks.models import Recurrent, Transformer
-from attnworks.models.anatomy import BlockAnatomy, Part, every_layer
+from attnworks.models.anatomy import ATTENTION_ROLES, BlockAnatomy, Part, every_layer
 from attnworks.models.folder import CONFIG_FILE, check_model_place
 from attnworks.models.modes import eval_mode
 from attnworks.text.passages import Passage, Text
@@ -170,7 +170,9 @@ class Subject(ABC):
     def _attention_kinds(self) -> set[Kind]:
         """The kinds of attention that the model has."""
         if self.blocks is not None:
-            return {block.slot(part).kind for block in self.blocks for part in block.parts if part.role != "mlp"}
+            return {
+                block.slot(part).kind for block in self.blocks for part in block.parts if part.role in ATTENTION_ROLES
+            }
         return {*KINDS_OF_MODEL[self.abilities.kind]}
 
     def save(self, folder: str | os.PathLike[str], *, overwrite: bool = False) -> Path:
@@ -427,7 +429,7 @@ class _StreamReporter:
 
     def entered(self, _: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         if self.depth == 0:
-            self.report(args[0] if args else kwargs["hidden_states"])
+            self.report(stream_read(args, kwargs))
 
     def left(self, _: nn.Module, __: Any, output: Any) -> None:
         self.report(first(output))
@@ -438,8 +440,13 @@ class _StreamReporter:
 
 
 def first(output: Any) -> Tensor:
-    """The output of a module, or the first element of a tuple of outputs."""
-    return output[0] if isinstance(output, tuple) else output
+    """The output of a module, or the first of several outputs."""
+    return output[0] if isinstance(output, tuple | list) else output
+
+
+def stream_read(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
+    """The stream that a block reads: the first tensor of floating-point numbers among its inputs."""
+    return next(value for value in (*args, *kwargs.values()) if isinstance(value, Tensor) and value.is_floating_point())
 
 
 def weight_readers(blocks: Sequence[BlockAnatomy] | None) -> dict[Slot, Callable[[], HeadWeights]]:

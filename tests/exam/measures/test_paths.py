@@ -100,7 +100,7 @@ class Watched:
         for part in block.parts:
             output = self.calls[part.branch].pop(0)[1].reshape(x.shape)
             attention = None if part.attention is None else self._layer(block, part, tokens, source)
-            parts.append(PartTrace(part.role, entry if block.parallel else x, output, attention))
+            parts.append(PartTrace(part, entry if block.parallel else x, output, attention))
             x = x + output if block.skip else output
             x = part.norm(x).detach() if block.norm == "post" and part.norm is not None else x
         assert_close(x, exit)
@@ -201,7 +201,7 @@ def test_share_of_every_head_and_mlp(name: str) -> None:
     frozen = frozen_steps(forward)
     steps = [step.step for step in frozen]
     seen = 0
-    for at, (_, layer, parts) in enumerate(frozen):
+    for at, (_, layer, parts, _) in enumerate(frozen):
         for part in parts:
             if part.attention is None:
                 written, got = part.output.unsqueeze(1), mlps[Slot(forward.kind, layer)].unsqueeze(1)
@@ -249,7 +249,7 @@ def test_padding_never_counts(name: str, measure: Measure) -> None:
         if trace is not None:
             trace = replace(trace, Y=trace.Y.masked_fill(pad.unsqueeze(1), torch.nan))
         stream, output = (T.masked_fill(pad, torch.nan) for T in (part.stream, part.output))
-        return PartTrace(part.role, stream, output, trace)
+        return PartTrace(part.part, stream, output, trace)
 
     blocks = tuple(
         BlockTrace(

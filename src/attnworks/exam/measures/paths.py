@@ -15,9 +15,9 @@ from attnworks.core.tensors import widened
 from attnworks.exam.linalg.residual import relative_residual
 from attnworks.exam.measure import BY_HEAD, BY_LAYER, MEASURES, Measure, PlacedSample, ReadingSpec, Sample
 from attnworks.traces.forward import ForwardTrace
-from attnworks.traces.frozen_pass import FrozenStep, frozen_steps, whole_maps
+from attnworks.traces.frozen_pass import FrozenOutput, FrozenStep, frozen_steps, whole_maps
 from attnworks.traces.layer import LayerTrace
-from attnworks.traces.paths import StepCotangents, cotangents, path_counts, paths_by_length, rollout, rollout_step
+from attnworks.traces.paths import cotangents, path_counts, paths_by_length, rollout, rollout_step
 
 
 @MEASURES.register("paths")
@@ -42,7 +42,9 @@ class Paths(Measure):
             ReadingSpec("paths.residual", length, apart, "S1.17"),
             ReadingSpec("paths.count", length, "paths of a length that begin at the embedding", "S0.12", "constant"),
             ReadingSpec("paths.head", BY_HEAD, "share of the output that a head wrote", "S0.11"),
-            ReadingSpec("paths.mlp", BY_LAYER, "share of the output that an MLP wrote", "S0.11"),
+            ReadingSpec(
+                "paths.mlp", BY_LAYER, "share of the output that MLPs, or what replaces attention, wrote", "S0.11"
+            ),
             ReadingSpec("paths.embedding", (), "share of the output that is the embedding itself", "S0.11"),
             ReadingSpec("paths.bias", (), "share of the output that output biases and norms wrote", "D2"),
             ReadingSpec("paths.error", (), "output minus the sum of all paths; only rounding", "D1", "largest"),
@@ -96,17 +98,18 @@ def _by_part(forward: ForwardTrace, steps: list[FrozenStep], output: _Output) ->
     at_entry, at_steps = cotangents(output.G, [frozen.step for frozen in steps])
     valid, bias = output.valid, output.x.new_zeros(len(output.x))
     mlps = {block.anatomy.layer: torch.zeros_like(bias) for block in forward.blocks}
-    for (step, layer, parts), cotangent in zip(steps, at_steps, strict=True):
-        for part in parts:
-            if part.role == "mlp":
+    for (step, layer, parts, outputs), cotangent in zip(steps, at_steps, strict=True):
+        for part, written in zip(parts, outputs, strict=True):
+            if part.attention is None or written is None:
                 mlps[layer] += _share(_zero_padding(part.output, forward), cotangent.before)
-            elif part.attention is None:
-                bias += _share(_zero_padding(part.output, forward), cotangent.before)
-            else:
-                values = _head_shares(part.attention, cotangent)
-                yield PlacedSample("paths.head", part.attention.slot, Sample(values, valid.unsqueeze(-1)))
-                if part.attention.weights is not None and part.attention.weights.b_O is not None:
-                    bias += _share(part.attention.weights.b_O, cotangent.before)
+                continue
+            G = written.transposed(cotangent.before)
+            values = _head_shares(part.attention, written, G)
+            yield PlacedSample("paths.head", part.attention.slot, Sample(values, valid.unsqueeze(-1)))
+            if written.b_O is not None:
+                bias += _share(written.b_O, G)
+            if written.after is not None and written.after.beta is not None:
+                bias += _share(written.after.beta, cotangent.before)
         if step.norm is not None and step.norm.beta is not None:
             bias += _share(step.norm.beta, cotangent.after)
     for layer, values in mlps.items():
@@ -116,11 +119,10 @@ def _by_part(forward: ForwardTrace, steps: list[FrozenStep], output: _Output) ->
     yield PlacedSample("paths.bias", forward.kind, Sample(bias, valid))
 
 
-def _head_shares(attention: LayerTrace, cotangent: StepCotangents) -> Float[Tensor, "b h"]:
+def _head_shares(attention: LayerTrace, written: FrozenOutput, G: Float[Tensor, "b i e"]) -> Float[Tensor, "b h"]:
     """<Y_h W_O,h, G> = <Y_h, G W_O,h^T>: no head's part of the stream is ever formed."""
-    assert attention.weights is not None
-    Y = attention.Y.to(cotangent.before.dtype).masked_fill(~attention.queries.real[:, None, :, None], 0.0)
-    return (Y * (cotangent.before.unsqueeze(1) @ attention.weights.W_O.to(Y.dtype).mT)).sum((-2, -1))
+    Y = attention.Y.to(G.dtype).masked_fill(~attention.queries.real[:, None, :, None], 0.0)
+    return (Y * (G.unsqueeze(1) @ written.W_O.to(Y.dtype).mT)).sum((-2, -1))
 
 
 def _share(part: Float[Tensor, "*b e"], G: Float[Tensor, "b i e"]) -> Float[Tensor, " b"]:

@@ -51,7 +51,7 @@ def find_block(block: BlockRun, attention: Mapping[str, Kind]) -> FoundBlock:
         layout = _layout(block, summands, attention)
         check_sum(layout, block)
     except NoSumError as error:
-        layout = BlockLayout("encoder", 0, block.path, (), None, False, problem=str(error))
+        layout = BlockLayout("encoder", 0, block.path, (), None, problem=str(error))
         return FoundBlock(block, layout, any(path.startswith(f"{block.path}.") for path in attention))
     mixes = any(part.role != "mlp" for part in layout.parts)
     return FoundBlock(block, layout, mixes, any(summand.reading.ahead for summand in summands))
@@ -63,7 +63,7 @@ def check_sum(layout: BlockLayout, block: BlockRun) -> None:
     if not all(part.branch in runs and (part.norm is None or part.norm in runs) for part in layout.parts):
         raise NoSumError("some of its parts did not run")
     parts = tuple(_as_part(part, block, runs) for part in layout.parts)
-    anatomy = BlockAnatomy("encoder", 0, block.module, parts, layout.order, layout.parallel)
+    anatomy = BlockAnatomy("encoder", 0, block.module, parts, layout.order)
     entry, exit = block.entry.detach(), _exit(block).detach()
     allowed = max(tolerance(exit.dtype).rtol, FLOAT32_ROUNDING)
     with torch.no_grad():
@@ -152,7 +152,6 @@ def _layout(block: BlockRun, summands: Sequence[_Summand], attention: Mapping[st
         path=block.path,
         parts=tuple(parts),
         order=order,
-        parallel=len(parts) > 1 and all(part.step == 0 for part in parts),
         mixer=_mixer_class(block, mixer) if without and mixer is not None else None,
     )
 

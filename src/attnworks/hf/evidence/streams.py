@@ -8,11 +8,11 @@ from dataclasses import replace
 
 from torch import nn
 
-from attnworks.core.places import Kind
+from attnworks.core.places import Kind, Slot
 from attnworks.hf.evidence.block import FoundBlock, check_sum, find_block
 from attnworks.hf.evidence.block_runs import BlockRun, record_block_runs
 from attnworks.hf.evidence.stream_sums import NoSumError
-from attnworks.hf.layout import BlockLayout, PartLayout
+from attnworks.hf.layout import AttentionLayout, BlockLayout, PartLayout
 from attnworks.models.anatomy import StackKind
 
 
@@ -46,6 +46,24 @@ def block_layouts(
             blocks.append(replace(one.layout, kind=kind, layer=count[kind]))
             count[kind] += 1
     return tuple(blocks)
+
+
+def numbered_by_blocks(layers: Sequence[AttentionLayout], blocks: Sequence[BlockLayout]) -> tuple[AttentionLayout, ...]:
+    """Attention layers under the numbers of the blocks that they are in, if that gives each layer its own name."""
+    numbers: dict[str, list[int]] = {}
+    for block in blocks:
+        for part in block.parts:
+            if part.attention is not None:
+                numbers.setdefault(part.attention, []).append(block.layer)
+    found: list[AttentionLayout] = []
+    for layer in layers:
+        inside = numbers.get(layer.path, [])
+        if len(inside) == len(layer.slots):
+            slots = tuple(Slot(slot.kind, number) for slot, number in zip(layer.slots, inside, strict=True))
+            layer = replace(layer, slots=slots)
+        found.append(layer)
+    names = Counter(slot for layer in found for slot in layer.slots)
+    return tuple(found) if max(names.values(), default=1) == 1 else tuple(layers)
 
 
 def _kind(stack: Sequence[FoundBlock], attention: Mapping[str, Kind]) -> StackKind:
