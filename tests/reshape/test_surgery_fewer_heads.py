@@ -24,7 +24,7 @@ from attnworks.models.decoding import greedy
 from attnworks.models.folder import weights_fingerprint
 from attnworks.models.multihead import MultiHead
 from attnworks.reshape.evaluate import attention_flops
-from attnworks.reshape.surgery import keep_heads, layers_of, refusal_to_shrink, with_mechanisms
+from attnworks.reshape.surgery import keep_heads, keep_heads_by_layer, layers_of, refusal_to_shrink, with_mechanisms
 from tests.covering import covering
 from tests.helpers import assert_close
 from tests.hf.test_heads import grow, read
@@ -65,8 +65,7 @@ def none_in_every_second(model: nn.Module) -> Kept:
 
 def cut(model: Any, kept: Mapping[Slot, Sequence[int]]) -> Any:
     new = copy.deepcopy(model)
-    for slot, heads in kept.items():
-        keep_heads(new, slot, heads)
+    keep_heads_by_layer(new, kept)
     return new
 
 
@@ -168,7 +167,7 @@ def test_counted() -> None:
 
 @pytest.mark.parametrize("name", ["llama", "qwen2", "mistral"])
 def test_groups_of_heads(name: str) -> None:
-    """Each group keeps as many heads as any other, or goes with its keys and values."""
+    """Each group keeps as many heads as any other, or goes with its keys and values; else keys are computed for all."""
     model = shared(name)
     heads, per = groups(model)[Slot.parse("dec.0")]
     assert per > 1, "a model with grouped heads"
@@ -176,16 +175,26 @@ def test_groups_of_heads(name: str) -> None:
     assert_close(
         read(cut(model, {Slot.parse("dec.0"): one_of_each})), read(silenced(model, {Slot.parse("dec.0"): one_of_each}))
     )
-    uneven = list(range(heads - 1))
-    assert refusal_to_shrink(model, Slot.parse("dec.0"), uneven) == "groups with different numbers of heads left"
-    with pytest.raises(UsageError, match=r"^fewer heads in dec\.0: expected heads .* got groups with different"):
-        keep_heads(model, Slot.parse("dec.0"), uneven)
+    uneven = {Slot.parse("dec.0"): list(range(heads - 1))}
+    new = copy.deepcopy(model)
+    assert keep_heads_by_layer(new, uneven) == {Slot.parse("dec.0"): "stored"}
+    assert_close(read(new), read(silenced(model, uneven)))
+    assert layers_of(new)[Slot.parse("dec.0")].groups() == [head // per for head in range(heads - 1)]
+
+
+def test_layers_that_share_their_weights(tmp_path: Path) -> None:
+    """All of them lose the same heads, whichever is named."""
+    model = shared("albert")
+    new = cut(model, {Slot.parse("enc.1"): [0, 2]})
+    assert {part.heads for part in layers_of(new).values()} == {2}
+    assert_close(read(new), read(silenced(model, {slot: [0, 2] for slot in layers_of(model)})))
+    assert_close(read(load(save(new, tmp_path / "cut"))), read(new))
 
 
 @pytest.mark.parametrize(
     ("name", "slot", "kept", "told"),
     [
-        ("albert", Slot.parse("enc.0"), [0], "weights that several layers share"),
+        ("bert", Slot.parse("enc.0"), [1, 0], "heads in another order"),
         ("bert", Slot.parse("enc.7"), [0], "no such layer"),
         ("bert", Slot.parse("enc.0"), [7], "numbers that are not those of its heads"),
         ("bert", Slot.parse("enc.0"), [-1], "numbers that are not those of its heads"),

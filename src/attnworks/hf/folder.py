@@ -8,6 +8,9 @@ from __future__ import annotations
 
 import copy
 import json
+import math
+from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,20 +18,24 @@ import torch
 from torch import nn
 
 from attnworks.core.errors import AttnworksError
-from attnworks.core.folders import COPY_FOLDER, disk_errors, load_error, parse_json, read_json_bytes
+from attnworks.core.folders import COPY_FOLDER, TensorTable, disk_errors, load_error, parse_json, read_json_bytes
 from attnworks.core.places import Slot
 from attnworks.core.tensors import tensors_of
 from attnworks.hf import quiet
 from attnworks.hf.anatomy import hf_layers
+from attnworks.hf.changed_layers import LAYERS_ENTRY, LayerPlace, describe_layers, places_of
+from attnworks.hf.cut.apply import apply, check
+from attnworks.hf.cut.keep import CUTS_ENTRY
+from attnworks.hf.cut.recipe import Recipe, heads_left
 from attnworks.hf.heads import (
     HEADS_ENTRY,
     MECHANISMS_ENTRY,
     WIDTHS_ENTRY,
-    hf_refusal_to_grow,
+    hf_keep_heads,
     hf_refusal_to_shrink,
-    restore_heads,
+    resize,
 )
-from attnworks.hf.mechanisms import build_in_mechanisms
+from attnworks.hf.mechanisms import put_mechanisms, use_mechanisms
 from attnworks.models.folder import (
     CONFIG_FILE,
     WEIGHTS_FILE,
@@ -39,12 +46,14 @@ from attnworks.models.folder import (
     read_weights,
     write_parts,
 )
-from attnworks.models.surgery import cannot_grow, cannot_keep
+from attnworks.models.surgery import cannot_keep
 
 MODEL_TYPE_PREFIX = "attnworks-"
 README_FILE = "README.md"
 FAMILIES_BY_HEAD_COUNT = ("llama", "mistral", "qwen2")
 FAMILIES_BY_HEAD_NUMBER = ("t5", "mt5")
+MOST_TIMES_LARGER = 8
+"""How much larger a model of a folder of an earlier version may have been before heads were cut."""
 POSITION_BIAS = "relative_attention_bias.weight"
 
 
@@ -57,6 +66,8 @@ def save_hf(model: Any, folder: Path) -> None:
     config = json.loads(model.config.to_json_string(use_diff=False))
     config = {key: value for key, value in config.items() if not key.startswith("_")}
     config |= {"model_type": MODEL_TYPE_PREFIX + config["model_type"], "architectures": [type(model).__name__]}
+    changed = {**config[MECHANISMS_ENTRY], **config.get(WIDTHS_ENTRY, {})}
+    config[LAYERS_ENTRY] = describe_layers(model, changed)
     write_parts(config, model, folder)
     (folder / README_FILE).write_text(
         f"# {type(model).__name__}, reshaped by attnworks\n\n"
@@ -87,20 +98,62 @@ def _config(folder: Path) -> dict[str, Any]:
     return config if isinstance(config, dict) else {}
 
 
-def _build_reshaped(model_class: Any, config: Any, mechanisms: Any, widths: Any, heads: Any) -> Any:
-    """A model with the mechanisms, widths and heads that a config describes, each by the name of the layer."""
+@dataclass(frozen=True)
+class _Described:
+    """What the config of a folder says of changed layers; all but `cuts` by the names of the layers.
+
+    layers    where they sit; None in folders of earlier versions, in which they are found by evidence
+    """
+
+    mechanisms: dict[str, list[str]]
+    widths: dict[str, dict[str, list[int]]]
+    heads: dict[str, list[int]]
+    cuts: list[Any]
+    layers: dict[str, Any] | None
+
+    @classmethod
+    def taken_from(cls, config: Any) -> _Described:
+        """The entries of a config, which are removed from it."""
+        names, taken = (MECHANISMS_ENTRY, WIDTHS_ENTRY, HEADS_ENTRY), vars(config)
+        mechanisms, widths, heads = (taken.pop(name, {}) for name in names)
+        return cls(mechanisms, widths, heads, taken.pop(CUTS_ENTRY, []), taken.pop(LAYERS_ENTRY, None))
+
+
+def _build_reshaped(model_class: Any, config: Any, described: _Described) -> Any:
+    """A model with the mechanisms, widths and heads that a config describes."""
     model = model_class(copy.deepcopy(config))
-    for name in {**heads, **widths}:
-        slot = Slot.parse(name)
-        if name in widths and (reason := hf_refusal_to_grow(model, slot)):
-            raise cannot_grow(slot, reason)
-        if name not in widths and (reason := hf_refusal_to_shrink(model, slot, heads.get(name))):
-            raise cannot_keep(slot, reason)
-        restore_heads(model, hf_layers(model)[slot], slot, widths.get(name), heads.get(name))
-    if heads:
-        model.config.attnworks_heads = heads
-    build_in_mechanisms(model, {Slot.parse(name): specs for name, specs in mechanisms.items()})
+    for entry in described.cuts:
+        recipe = Recipe.from_json(entry)
+        check(model, recipe)
+        apply(model, recipe, ExitStack())
+    _cut_by_evidence(model, described)
+    changed = {**described.widths, **described.mechanisms}
+    if described.layers is None:
+        places = places_of(model, changed)
+    else:
+        places = {name: LayerPlace.from_json(described.layers[name], model) for name in changed}
+    for name, widths in described.widths.items():
+        place, count = places[name], len(widths["keys"])
+        first = described.heads.get(name) or [*range(count)]
+        attention = model.get_submodule(place.attention)
+        resize(model, attention, Slot.parse(name), place.projections, widths["keys"], widths["values"], first)
+    for name, specs in described.mechanisms.items():
+        place = places[name]
+        put_mechanisms(model.get_submodule(place.attention), place.widths, specs, place.projections)
+    for entry, value in ((HEADS_ENTRY, described.heads), (CUTS_ENTRY, described.cuts)):
+        if value:
+            setattr(model.config, entry, value)
+    use_mechanisms(model, described.mechanisms)
     return model
+
+
+def _cut_by_evidence(model: Any, described: _Described) -> None:
+    """Cut the layers of a folder of an earlier version, which has no recipes."""
+    names = [] if described.layers is not None else [name for name in described.heads if name not in described.widths]
+    for name in names:
+        if reason := hf_refusal_to_shrink(model, Slot.parse(name), described.heads[name]):
+            raise cannot_keep(Slot.parse(name), reason)
+    hf_keep_heads(model, {Slot.parse(name): described.heads[name] for name in names})
 
 
 def open_reshaped(folder: Path, model_class: Any, config: Any) -> nn.Module:
@@ -110,19 +163,48 @@ def open_reshaped(folder: Path, model_class: Any, config: Any) -> nn.Module:
         read_config(folder, manifest)
     if model_class is None:
         raise load_error(folder / CONFIG_FILE, "the class of a model of transformers", repr(config.architectures)[:60])
-    described = [vars(config).pop(name, {}) for name in (MECHANISMS_ENTRY, WIDTHS_ENTRY, HEADS_ENTRY)]
+    described = _Described.taken_from(config)
     try:
-        with torch.device("meta"):
-            skeleton = _build_reshaped(model_class, config, *described)
-        check_expected(folder, skeleton, manifest["tensors"])
-        model = _build_reshaped(model_class, config, *described)
+        _check_sizes(folder, model_class, config, described, manifest["tensors"])
+        model = _build_reshaped(model_class, config, described)
+        fill(model, read_weights(folder, manifest, model))
+        _check_heads(model, described)
     except AttnworksError:
         raise
     except Exception as error:
         expected = "mechanisms, widths and heads that fit the model"
         raise load_error(folder / CONFIG_FILE, expected, str(error)[:100]) from error
-    fill(model, read_weights(folder, manifest, model))
     return model
+
+
+def _check_sizes(folder: Path, model_class: Any, config: Any, described: _Described, table: TensorTable) -> None:
+    """Check the sizes of a model before it is built; only roughly where its layers are yet to be found."""
+    with torch.device("meta"):
+        if described.layers is not None:
+            check_expected(folder, _build_reshaped(model_class, config, described), table)
+            return
+        whole = sum(tensor.numel() for tensor in tensors_of(model_class(copy.deepcopy(config))).values())
+    stored = sum(math.prod(entry["shape"]) for entry in table.values())
+    if whole > MOST_TIMES_LARGER * stored + MOST_TIMES_LARGER:
+        expected = (
+            f"a model of at most {MOST_TIMES_LARGER} times the {stored} numbers of its tensors before heads were cut"
+        )
+        raise load_error(folder / CONFIG_FILE, expected, str(whole))
+
+
+def _check_heads(model: nn.Module, described: _Described) -> None:
+    """Check that the layers have as many heads as the config says, and those that its cuts leave."""
+    named = {**described.mechanisms, **described.heads}
+    layers = hf_layers(model) if named else {}
+    for name, heads in named.items():
+        found = layers[Slot.parse(name)]
+        if len(heads) != found.heads:
+            raise ValueError(f"{len(heads)} heads in {name}, which has {found.heads}")
+    cuts = [Recipe.from_json(entry) for entry in described.cuts]
+    for name in described.heads.keys() - described.widths.keys():
+        kept = heads_left(cuts, layers[Slot.parse(name)].place()[1].path)
+        if described.layers is not None and described.heads[name] != kept:
+            raise ValueError(f"the heads {described.heads[name]!r:.40} in {name}, whose cuts leave {kept!r:.40}")
 
 
 # The configs of Llama and T5 hold the width of a head beside the number of heads. They can describe a model with fewer
@@ -161,7 +243,7 @@ def _changed(config: Any, changes: dict[str, int]) -> Any:
     from huggingface_hub.errors import StrictDataclassError
 
     new = copy.deepcopy(config)
-    for name in (MECHANISMS_ENTRY, WIDTHS_ENTRY, HEADS_ENTRY):
+    for name in (MECHANISMS_ENTRY, WIDTHS_ENTRY, HEADS_ENTRY, CUTS_ENTRY):
         vars(new).pop(name, None)
     try:
         for name, value in changes.items():

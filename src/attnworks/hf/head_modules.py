@@ -14,6 +14,12 @@ from attnworks.hf.linear import LinearMap
 
 MECHANISMS_ATTRIBUTE = "attnworks_mechanisms"
 """The attribute of an attention module that holds mechanisms of attnworks."""
+EMPTY_ATTRIBUTE = "attnworks_empty"
+"""The attribute of an attention module that has lost all heads."""
+
+QUERIES_AND_KEYS = "attnworks_queries_and_keys"
+"""The attribute of an attention module with such mechanisms: the paths of its projections, as some of their columns may
+not be stored, which evidence then does not find."""
 
 
 def head_groups_of(module: nn.Module) -> HeadGroups | None:
@@ -23,7 +29,7 @@ def head_groups_of(module: nn.Module) -> HeadGroups | None:
 
 def is_empty(attention: nn.Module) -> bool:
     """Whether an attention layer of Hugging Face's has lost all heads."""
-    return bool(getattr(attention, "attnworks_empty", False))
+    return bool(getattr(attention, EMPTY_ATTRIBUTE, False))
 
 
 # Linear maps to and from heads of unequal widths, for attention layers that cut all heads by one width.
@@ -79,3 +85,47 @@ class HeadsIn(nn.Module):
     def linear_map(self) -> LinearMap:
         """W [(h v) e], padded with zeros, and b [e]."""
         return LinearMap(self.by_head().flatten(0, 1), self.bias)
+
+
+# What is left of the linear maps of a layer without heads.
+
+
+class ZeroColumns(nn.Module):
+    """X -> zeros [*a c], in place of a linear map [*a e] -> [*a c] to queries, keys or values.
+
+    weight    a single zero, of the type and on the device that the matrix would have
+    """
+
+    weight: Tensor
+
+    def __init__(self, old: LinearMap, columns: int) -> None:
+        super().__init__()
+        self.sizes, self.bias = (old.weight.shape[0], columns), None
+        self.register_buffer("weight", old.weight.detach().new_zeros(()))
+
+    def forward(self, X: Float[Tensor, "*a e"]) -> Float[Tensor, "*a c"]:
+        return X.new_zeros(*X.shape[:-1], self.sizes[1])
+
+    def linear_map(self) -> LinearMap:
+        return LinearMap(self.weight.expand(self.sizes), None)
+
+
+class OutputBias(nn.Module):
+    """Y -> b, in place of an output projection [*a c] -> [*a e].
+
+    weight    a single zero, of the type and on the device that the matrix would have
+    """
+
+    weight: Tensor
+
+    def __init__(self, old: LinearMap, columns: int) -> None:
+        super().__init__()
+        self.sizes, self.bias = (old.weight.shape[0], columns), old.bias
+        self.register_buffer("weight", old.weight.detach().new_zeros(()))
+
+    def forward(self, Y: Float[Tensor, "*a c"]) -> Float[Tensor, "*a e"]:
+        shape = *Y.shape[:-1], self.sizes[1]
+        return Y.new_zeros(shape) if self.bias is None else self.bias.expand(shape)
+
+    def linear_map(self) -> LinearMap:
+        return LinearMap(self.weight.expand(self.sizes), self.bias)

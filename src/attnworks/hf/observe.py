@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
 from dataclasses import replace
 from functools import partial
@@ -20,25 +20,19 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from attnworks.attention import Context, Mask
-from attnworks.attention.heads import HeadWeights
+from attnworks.attention import Mask
+from attnworks.attention.heads import HeadGroups, HeadWeights
 from attnworks.core.errors import UsageError
 from attnworks.core.places import Kind, Slot
-from attnworks.hf.attention import (
-    HEAD_GROUPS,
-    attend_head_groups,
-    context_of_call,
-    head_groups_attention,
-    mask_of_call,
-    register,
-)
+from attnworks.hf.attention import attend_head_groups, context_of_call, dense_heads
+from attnworks.hf.cut.stored import kept_heads
 from attnworks.hf.head_modules import head_groups_of, is_empty
 from attnworks.hf.layer_implementation import LayerImplementation
+from attnworks.hf.masks import added_scores, mask_of_call
 from attnworks.text.tokens import Batch, Tokens
 from attnworks.traces.head_edits import HeadEdits
 from attnworks.traces.layer import LayerHook, LayerTrace
 
-OBSERVED_HEAD_GROUPS = "attnworks-heads-shown"
 OBSERVABLE_IMPLEMENTATIONS = ("eager", "sdpa")
 """Implementations whose masks and options this module can read."""
 
@@ -105,7 +99,7 @@ class ObservedPass:
         X, Z = self.inputs.pop(module, (None, None))
         trace = _layer_trace(slot, module, Q, K, V, mask, Y, options, queries, keys)
         plain = trace.scale is not None and trace.sink is None and trace.softcap is None
-        bilinear = plain and _added(options) is None and self.bilinear(slot, X, Q)
+        bilinear = plain and added_scores(options) is None and self.bilinear(slot, X, Q)
         return self.hook.attention(
             replace(trace, X=X, Z=Z, read_weights=self.read_weights.get(slot), bilinear=bilinear)
         )
@@ -124,19 +118,26 @@ def _layer_trace(
     keys: Tokens,
 ) -> LayerTrace:
     """A layer as the attention interface shows it: without its input and its weights."""
-    groups, weigh, scoring = head_groups_of(module), None, None
+    groups, weigh, scoring, sink = head_groups_of(module), None, None, options.get("s_aux")
     scale = options.get("scaling")
     scale = Q.shape[-1] ** -0.5 if scale is None else scale
     if groups is not None:
-        context = context_of_call(Q, options)
-        weigh, scoring = partial(_weigh, module, Q, K, V, mask, context), groups.scoring(Q.shape[-1], context)
+        weigh = partial(_weigh, module, Q, K, V, mask, options)
+        scoring = groups.scoring(Q.shape[-1], context_of_call(Q, options))
         scale = scoring.scale
-        if Q.shape[1] < groups.count:
-            Q, K = groups.every_head(Q), groups.every_head(K)
+        sink = None if sink is None else _of_dense_heads(sink, groups)
     return LayerTrace(
         slot, Q, K, V, Y, mask, scale, queries, keys,
-        weigh=weigh, scoring=scoring, sink=options.get("s_aux"), softcap=options.get("softcap"),
+        weigh=weigh, scoring=scoring, sink=sink, softcap=options.get("softcap"),
     )  # fmt: skip
+
+
+def _of_dense_heads(sink: Float[Tensor, " h"], groups: HeadGroups) -> Float[Tensor, " h"]:
+    """Sink logits that give no weight to the sink in heads whose weights do not come from the softmax of the model."""
+    found = torch.full_like(sink, torch.finfo(sink.dtype).min)
+    heads = dense_heads(groups)
+    found[heads] = sink.detach()[heads]
+    return found
 
 
 class _EditedCalls:
@@ -201,8 +202,7 @@ def edited_calls(
     """Make these edits in every direct call of the model, also in `generate`, inside the context."""
     calls = _EditedCalls(name, kinds, edits)
     with ExitStack() as stack:
-        own = any(head_groups_of(module) is not None for module in kinds)
-        stack.enter_context(observe_head_groups(model) if own else observe_interface(model))
+        stack.enter_context(observe_interface(model))
         stack.enter_context(calls.hook_passes(model))
         stack.enter_context(attention_hook(calls.attention))
         yield
@@ -242,12 +242,6 @@ def observe_interface(model: nn.Module) -> Iterator[None]:
             stack.enter_context(_implementation(model, "sdpa" if getattr(model, "_supports_sdpa", True) else "eager"))
         stack.enter_context(_INTERFACE)
         yield
-
-
-def observe_head_groups(model: nn.Module) -> AbstractContextManager[None]:
-    """Within this context attention of a model with mechanisms of attnworks is passed to the hook of this thread."""
-    register(OBSERVED_HEAD_GROUPS, _observed_head_groups)
-    return _implementation(model, OBSERVED_HEAD_GROUPS)
 
 
 @contextmanager
@@ -312,16 +306,11 @@ def _attention(
     **options: Any,
 ) -> tuple[Tensor, Any]:
     """The model's own attention, passed to the hook of this thread."""
+    own = None
+    if (kept := kept_heads(module, query, key)) is not None:
+        own, value = kept.separate(value)
     Y, P = attend(module, query, key, value, attention_mask, **options)
-    return show_call(name, module, query, key, value, attention_mask, Y, options), P
-
-
-def _observed_head_groups(
-    module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None, **options: Any
-) -> tuple[Tensor, None]:
-    """The attention of a model with mechanisms of attnworks, passed to the hook of this thread."""
-    Y, _ = head_groups_attention(module, query, key, value, attention_mask, **options)
-    return show_call(OBSERVED_HEAD_GROUPS, module, query, key, value, attention_mask, Y, options), None
+    return show_call(name, module, query, key, value, attention_mask, Y, options, own), P
 
 
 def show_call(
@@ -333,54 +322,35 @@ def show_call(
     given: Tensor | None,
     Y: Tensor,
     options: dict[str, Any],
+    own: Tensor | None = None,
 ) -> Tensor:
     """Pass a call of attention, with outputs Y [b i h v], to the hook of this thread, if it has one; what Y becomes.
 
     name     the implementation that the mask was given for
+    own      the values of the heads that are left, in a layer that computes attention for others too
     """
     if (hook := _HOOK.get()) is None:
         return Y
-    if name in (HEAD_GROUPS, OBSERVED_HEAD_GROUPS):
-        mask = mask_of_call(module, Q, K, given, options)
-    else:
-        mask = (_eager_mask if name == "eager" else _sdpa_mask)(module, Q, given, options)
-    edited = hook(module, Q, K, V, mask, Y.transpose(1, 2), options)
-    return Y if edited is None else edited.transpose(1, 2).contiguous()
+    mask = mask_of_call(name, module, Q, K, given, options)
+    heads, kept = Y.transpose(1, 2), kept_heads(module, Q, K)
+    if kept is not None:
+        Q, K, V = kept.queries_keys_values(Q, K, V)
+        V, heads, mask, options = (
+            V if own is None else own,
+            heads[:, kept.heads],
+            kept.mask(mask),
+            kept.options(options),
+        )
+    edited = hook(module, Q, K, V, mask, heads, options)
+    if edited is None:
+        return Y
+    return (edited if kept is None else kept.whole(edited)).transpose(1, 2).contiguous()
 
 
-def _weigh(module: nn.Module, Q: Tensor, K: Tensor, V: Tensor, mask: Mask, context: Context) -> Tensor:
-    P = attend_head_groups(module, Q, K, V, mask, context, weights=True).P
+def _weigh(module: nn.Module, Q: Tensor, K: Tensor, V: Tensor, mask: Mask, options: dict[str, Any]) -> Tensor:
+    P = attend_head_groups(module, Q, K, V, mask, options, weights=True).P
     assert P is not None
     return P
-
-
-def _added(options: dict[str, Any]) -> Tensor | None:
-    added = options.get("position_bias")
-    return None if added is None or not added.any() else added
-
-
-def _sdpa_mask(module: nn.Module, Q: Tensor, given: Tensor | None, options: dict[str, Any]) -> Mask:
-    """The mask as sdpa reads it: a table of booleans or of numbers to add, or causal if there is none."""
-    added, flag = _added(options), options.get("is_causal")
-    causal = given is None and Q.shape[2] > 1 and bool(getattr(module, "is_causal", True) if flag is None else flag)
-    if added is None:
-        return Mask(dense=given, causal=causal)
-    added = added.to(Q.dtype)
-    if given is None:
-        return Mask(dense=added, causal=causal)
-    return Mask(dense=added.masked_fill(~given, -torch.inf) if given.dtype == torch.bool else added + given)
-
-
-def _eager_mask(module: nn.Module, Q: Tensor, given: Tensor | None, options: dict[str, Any]) -> Mask:
-    """The mask as eager attention reads it: a table of numbers to add, the smallest number where a key is hidden."""
-    added = _added(options)
-    if given is None:
-        return Mask(dense=None if added is None else added.to(Q.dtype))
-    hidden = ~given if given.dtype == torch.bool else given <= torch.finfo(given.dtype).min / 2
-    table = torch.zeros_like(given, dtype=Q.dtype) if given.dtype == torch.bool else given.masked_fill(hidden, 0.0)
-    if added is None and not bool(table.any()):
-        return Mask(dense=~hidden)
-    return Mask(dense=(table if added is None else table + added.to(Q.dtype)).masked_fill(hidden, -torch.inf))
 
 
 def unobservable(model: nn.Module) -> UsageError:

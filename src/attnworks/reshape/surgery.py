@@ -6,8 +6,9 @@ For a model of Hugging Face it calls `hf/heads.py` and `hf/attention.py`.
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import nn
@@ -18,6 +19,7 @@ from attnworks.core.checks import each
 from attnworks.core.errors import UsageError
 from attnworks.core.places import HeadId, Slot
 from attnworks.hf.anatomy import HFPart, hf_anatomy, hf_layers, parts_unknown
+from attnworks.hf.cut.recipe import PLAIN, Form
 from attnworks.hf.head_modules import head_groups_of
 from attnworks.hf.heads import (
     hf_keep_heads,
@@ -26,7 +28,8 @@ from attnworks.hf.heads import (
     hf_refusal_to_shrink,
     hf_silence_heads,
 )
-from attnworks.hf.mechanisms import build_in_mechanisms
+from attnworks.hf.mechanisms import build_in_mechanisms, check_can_build_in
+from attnworks.hf.swappable import hf_refusal_to_swap, hf_scale
 from attnworks.models.anatomy import BlockAnatomy, Part, attention_layers, heads_of, own_anatomy
 from attnworks.models.config import check_serves
 from attnworks.models.multihead import MultiHead
@@ -37,6 +40,7 @@ from attnworks.models.surgery import (
     cannot_keep,
     own_refusal_to_grow,
     own_refusal_to_shrink,
+    own_refusal_to_swap,
     put_own_heads,
     with_own_mechanisms,
 )
@@ -130,17 +134,23 @@ def keep_heads(model: nn.Module, slot: Slot, kept: Sequence[int]) -> None:
     """Cut a layer down to these of its heads, in place: the others lose their rows and columns of all four maps.
 
     The output is that of the layer with the outputs of the others set to zero; a layer without heads gives its output
-    bias. All heads, in their order, leave the model as it is. Heads that share keys and values keep them together.
+    bias. All heads, in their order, leave the model as it is. Layers that share their weights lose the same heads.
     """
-    check_can_keep(model, slot, kept)
-    part = layers_of(model)[slot]
-    if list(kept) == list(range(part.heads)):
-        return
-    if isinstance(part, HFPart):
-        hf_keep_heads(model, part, slot, kept, heads_of(part) if part.weights is not None else ())
-    else:
-        heads = heads_of(part)
-        put_own_heads(cast("Transformer", model), slot, [heads[head] for head in kept], kept)
+    keep_heads_by_layer(model, {slot: kept})
+
+
+def keep_heads_by_layer(model: nn.Module, kept: Mapping[Slot, Sequence[int]]) -> dict[Slot, Form]:
+    """`keep_heads` for several layers of a model; the form of the cut of each layer that changed."""
+    for slot, heads in kept.items():
+        check_can_keep(model, slot, heads)
+    layers = layers_of(model)
+    fewer = {slot: heads for slot, heads in kept.items() if list(heads) != list(range(layers[slot].heads))}
+    if not isinstance(model, Transformer):
+        return hf_keep_heads(model, fewer) if fewer else {}
+    for slot, heads in fewer.items():
+        before = heads_of(layers[slot])
+        put_own_heads(model, slot, [before[head] for head in heads], heads)
+    return dict.fromkeys(fewer, PLAIN)
 
 
 @torch.no_grad()
@@ -184,22 +194,44 @@ def attention_groups(model: nn.Module, *, cross: bool = False) -> dict[Slot, Hea
     return {slot: groups for slot, groups in found.items() if groups is not None}
 
 
+def refusal_to_swap(model: nn.Module, slot: Slot, by_head: Sequence[str]) -> str | None:
+    """Why a layer cannot have these mechanisms, as words after "a mechanism that"; None if it can."""
+    for kind in (MechanismSpec.parse(spec).kind for spec in by_head):
+        if kind.needs:
+            return f"needs {' and '.join(sorted(kind.needs)).replace('_', ' ')}"
+    if not all(MechanismSpec.parse(spec).serves(slot.kind) for spec in by_head):
+        return "has no causal form" if slot.causal else "is not defined from one sequence to another"
+    refusal = hf_refusal_to_swap if own_anatomy(model) is None else own_refusal_to_swap
+    return refusal(model, slot, by_head)
+
+
+def scale_of_scores(model: nn.Module, slot: Slot) -> float | None:
+    """The factor of the scores of a layer, if the model sets it and it is not 1/sqrt(k)."""
+    part = layers_of(model)[slot]
+    if isinstance(part.attention, MultiHead):
+        return part.attention.config.scale
+    scale, usual = hf_scale(model, slot), part.geometry().d_k ** -0.5
+    return None if scale is None or math.isclose(scale, usual) else scale
+
+
 def with_mechanisms(model: nn.Module, wanted: MechanismsBySlot) -> Any:
     """A copy of the model whose named layers use these mechanisms, one for each head; `model` itself stays as it is.
 
-    Weights are carried over. Heads whose mechanism uses no queries and keys lose W_Q and W_K in models of attnworks.
+    Weights are carried over. Heads whose mechanism uses no queries and keys lose W_Q and W_K. All layers that share
+    their weights must be named, with the same mechanisms.
     """
     now = mechanisms_of(model, cross=True)
     for slot, specs in wanted.items():
         if slot not in now:
-            known = f"one of {', '.join(map(str, now)) or 'no layer: all of them share their weights'}"
-            got = "a layer this model does not have, or whose weights several layers share"
+            known, got = f"one of {', '.join(map(str, now)) or 'no layer'}", "a layer this model does not have"
             raise UsageError(f"other heads in {slot}", known, got, "name layers enc.L, dec.L or cross.L, from zero")
         each(f"other heads in {slot}", len(specs), len(now[slot]), "mechanisms")
         for text in specs:
             check_serves(MechanismSpec.parse(text), slot)
     if isinstance(model, Transformer):
         return with_own_mechanisms(model, wanted)
+    changed = {slot: specs for slot, specs in wanted.items() if tuple(specs) != now[slot]}
+    check_can_build_in(model, changed)
     new = copy.deepcopy(model)
-    build_in_mechanisms(new, wanted)
+    build_in_mechanisms(new, changed)
     return new

@@ -67,7 +67,12 @@ class CutPass:
 
 
 def has_matrix(module: nn.Module) -> bool:
-    """Whether a module without other parameters inside has a matrix: a linear map, an embedding, a convolution."""
+    """Whether a module without other parameters inside has a matrix: a linear map, an embedding, a convolution.
+
+    A linear map of attnworks may have a matrix without storing it (`matrix_of`).
+    """
+    if hasattr(module, "linear_map"):
+        return True
     own = list(module.parameters(recurse=False))
     return any(p.dim() >= 2 and p.is_floating_point() for p in own) and len(own) == sum(1 for _ in module.parameters())
 
@@ -87,7 +92,7 @@ def cut_pass(model: nn.Module, run: Callable[[], object]) -> Iterator[CutPass]:
     with _requiring_gradients(named.values(), cut.parameters.values()), torch.enable_grad():
         with ExitStack() as stack:
             for module in matrices:
-                stack.enter_context(module.register_forward_hook(recorder.module, with_kwargs=True))
+                stack.enter_context(module.register_forward_hook(recorder.module, with_kwargs=True, prepend=True))
             stack.enter_context(observe_interface(model))
             stack.enter_context(attention_hook(recorder.attention))
             run()

@@ -17,19 +17,23 @@ SEED = 11
 
 
 def probe_run(model: Any, *, padding: bool = False) -> Callable[[], Any]:
-    """A function that runs the model once on random ids: its body, or the model itself if that has none.
-
-    Of a model with several towers, the one that reads text runs.
-    """
-    body = getattr(model, "base_model", model)
-    if {"pixel_values", "input_ids"} <= {*inspect.signature(body.forward).parameters} and hasattr(body, "text_model"):
-        body = body.text_model
+    """A function that runs the body of the model once on random ids."""
+    body = probe_body(model)
     given = probe_inputs(body, padding=padding)
 
     def run() -> Any:
         return body(**given)
 
     return run
+
+
+def probe_body(model: Any) -> Any:
+    """What reads text in a model: its body, or the model itself if that has none; of several towers, that for text."""
+    body = getattr(model, "base_model", model)
+    names = {*inspect.signature(body.forward).parameters}
+    if {"pixel_values", "input_ids"} <= names and hasattr(body, "text_model"):
+        return body.text_model
+    return model if names <= {"args", "kwargs"} else body
 
 
 def probe_inputs(model: nn.Module, *, padding: bool = False) -> dict[str, Any]:

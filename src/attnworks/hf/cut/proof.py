@@ -1,0 +1,141 @@
+"""Proof that a cut model computes what the whole one does with the outputs of the removed heads set to zero.
+
+It is run on the model itself: on two rows of random ids with padding, and, for a model that generates, on one more
+token with a cache of keys and values.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from attnworks.core.errors import short_message
+from attnworks.hf import quiet
+from attnworks.hf.evidence.cut_graph import first_floats
+from attnworks.hf.evidence.inputs import probe_body, probe_inputs
+from attnworks.hf.observe import attention_hook, observe_interface
+from attnworks.models.modes import eval_mode
+
+EFFECT_SHARE = 1e-4
+"""The largest error, as a share of the effect of the removed heads."""
+ROUNDING_STEPS = 16
+"""The largest error beside that, in units of the rounding error of the outputs' type."""
+
+
+class Proof:
+    """What a model gives with some of its heads set to zero, taken before the cut.
+
+    silent    path of an attention module -> the heads that are set to zero
+    effect    how much these heads change the outputs, as a share of them
+    error     how far the outputs of the cut model were from these, in the same unit, when it was last compared
+    """
+
+    def __init__(self, model: Any, silent: Mapping[str, Collection[int]]) -> None:
+        modules = {model.get_submodule(path): list(heads) for path, heads in silent.items()}
+        runs = runs_of(model)
+        with running(model):
+            whole = runs[0]()
+            with _silent(model, modules):
+                self._expected = [runs[0]()]
+                for run in runs[1:]:
+                    try:
+                        self._expected.append(run())
+                    except Exception:  # the whole model does not run so either
+                        break
+        self.effect = distance(whole, self._expected[0])
+        self.error, self.last_problem = 0.0, ""
+
+    def problem(self, model: Any) -> str | None:
+        """Why the cut model is not the model that it should be, in words; None if it is."""
+        self.last_problem = self._problem(model) or ""
+        return self.last_problem or None
+
+    def _problem(self, model: Any) -> str | None:
+        try:
+            with running(model):
+                found = [run() for run in runs_of(model)[: len(self._expected)]]
+        except Exception as error:
+            return f"a layer that does not run without them ({short_message(error)})"
+        errors = [distance(one, other) for one, other in zip(found, self._expected, strict=True)]
+        self.error = max(errors)
+        allowed = EFFECT_SHARE * self.effect + ROUNDING_STEPS * torch.finfo(found[0].dtype).eps
+        where = " with a cache" if errors[0] <= allowed else ""
+        if not self.error <= allowed:
+            return f"outputs{where} that differ by {self.error:.1e} from those with these heads set to zero"
+        return None
+
+
+@contextmanager
+def running(model: Any) -> Iterator[None]:
+    with torch.no_grad(), eval_mode(model), quiet(), torch.random.fork_rng(devices=[]):
+        yield
+
+
+@contextmanager
+def _silent(model: Any, modules: Mapping[nn.Module, list[int]]) -> Iterator[None]:
+    def hook(module: nn.Module, *call: Any) -> Tensor | None:
+        heads, Y = modules.get(module), call[4]
+        if not heads:
+            return None
+        Y = Y.clone()
+        Y[:, heads] = 0.0
+        return Y
+
+    with observe_interface(model), attention_hook(hook):
+        yield
+
+
+def distance(found: Tensor, expected: Tensor) -> float:
+    """|found - expected| / |expected|, over finite values; infinite where others are not the same."""
+    if found.shape != expected.shape or not bool((found.isfinite() == expected.isfinite()).all()):
+        return torch.inf
+    both = expected.isfinite()
+    difference, size = (
+        (T[both].float() if T.dtype.itemsize < 4 else T[both]).norm() for T in (found - expected, expected)
+    )
+    return float(difference / size) if bool(size > 0) else float(difference)
+
+
+# --- runs ---
+
+
+def runs_of(model: Any) -> list[Callable[[], Tensor]]:
+    """A pass on two rows, one of them padded; and one over all but the last token, then over that, with a cache."""
+    body = probe_body(model)
+    given = probe_inputs(body, padding=True)
+    ids = "decoder_input_ids" if "decoder_input_ids" in given else "input_ids"
+    takes = {"use_cache", "past_key_values"} <= {*inspect.signature(body.forward).parameters}
+    runs: list[Callable[[], Tensor]] = [lambda: _output(body(**given))]
+    if takes and ids in given and _generates(model):
+        runs.append(lambda: _with_cache(body, given, ids))
+    return runs
+
+
+def _generates(model: Any) -> bool:
+    config = model.config
+    writes = getattr(config, "is_encoder_decoder", False) or getattr(config, "is_decoder", False)
+    return bool(writes or getattr(model, "can_generate", bool)())
+
+
+def _with_cache(body: Any, given: Mapping[str, Any], ids: str) -> Tensor:
+    mask = "decoder_attention_mask" if ids.startswith("decoder") else "attention_mask"
+    first = {**given, ids: given[ids][:, :-1], "use_cache": True}
+    if mask in given:
+        first[mask] = given[mask][:, :-1]
+    done = body(**first)
+    if getattr(done, "past_key_values", None) is None:
+        return _output(done)
+    return _output(
+        body(**{**given, ids: given[ids][:, -1:], "past_key_values": done.past_key_values, "use_cache": True})
+    )
+
+
+def _output(outputs: Any) -> Tensor:
+    found = first_floats(outputs)
+    assert found is not None, "outputs without numbers"
+    return found
