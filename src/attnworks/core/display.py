@@ -115,6 +115,12 @@ def counted(count: int, unit: str) -> str:
     return f"{count:,} {unit}"
 
 
+def listed_layers(layers: Sequence[object], most: int = 4) -> str:
+    """Their names: "enc.0, enc.1, enc.2, enc.3 and 2 more layers"."""
+    more = len(layers) - most
+    return ", ".join(map(str, layers[:most])) + (f" and {counted(more, 'more layer')}" if more > 0 else "")
+
+
 def data_frame(data: Any, **options: Any) -> Any:
     """A pandas DataFrame of this data; an error with a remedy where pandas is not installed."""
     try:

@@ -80,7 +80,7 @@ class MeasureHook(LayerHook):
 
     def stream(self, stream: StreamTrace) -> None:
         """A stream that is not [b i e], as models of unknown families may have, is ignored."""
-        if stream.X.shape[:2] != stream.tokens.ids.shape:
+        if stream.X.ndim != 3 or stream.X.shape[:2] != stream.tokens.ids.shape:
             return
         if _overflows(stream.X, stream.tokens.real):
             raise not_finite(_named(stream))
@@ -381,5 +381,5 @@ def run_examination(
     readings = exam.readings()
     return Examination(
         model=about_model, corpus={**(about or {}), **text.about()}, readings=readings,
-        findings=find(readings), notes=(*subject.remarks, *exam.notes), pins=pins,
+        findings=find(readings), notes=(*subject.remarks, *subject.remarks_on_layers(), *exam.notes), pins=pins,
     )  # fmt: skip

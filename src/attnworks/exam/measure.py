@@ -12,7 +12,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from attnworks.attention.heads import HeadWeights
-from attnworks.core.display import counted
+from attnworks.core.display import listed_layers
 from attnworks.core.places import Kind, Slot
 from attnworks.core.registry import Registry
 from attnworks.exam.reading import LayerValues, Reading, Readings
@@ -28,8 +28,6 @@ BY_DEPTH, BY_LAYER, BY_HEAD = ("depth",), ("layer",), ("layer", "head")
 MAX_OFFSET = 512
 """Offsets between query and key beyond this are not counted."""
 NO_HEADS_LEFT = "no heads are left there"
-LAYERS_NAMED = 4
-"""Layers that a note names."""
 Fold = Literal["mean", "largest", "constant"]
 MEASURES_ELSEWHERE = ("attnworks.reshape.growth.bottleneck",)
 """Modules of measures in packages that this one must not import, by name."""
@@ -249,7 +247,7 @@ def missing_notes(measure: Measure, readings: Readings) -> Iterator[str]:
         what = measure.name if (found == names and len(names) > 1) or why == NO_HEADS_LEFT else ", ".join(found)
         were = "was" if len(found) == 1 or what == measure.name else "were"
         everywhere = all({*layers[name]} <= {*slots, *empty_layers} for name in found) and why != NO_HEADS_LEFT
-        where = "" if everywhere else f" in {_listed(slots)}"
+        where = "" if everywhere else f" in {listed_layers(slots)}"
         yield f"{what} {were} not computed{where}: {why}"
 
 
@@ -266,8 +264,3 @@ def _slots(reading: Reading, *, empty: bool = False) -> list[Slot]:
         return []
     rows = enumerate(reading.count)
     return [Slot(reading.kind, row) for row, count in rows if count.numel() and not (empty and bool(count.any()))]
-
-
-def _listed(slots: Sequence[Slot]) -> str:
-    more = len(slots) - LAYERS_NAMED
-    return ", ".join(map(str, slots[:LAYERS_NAMED])) + (f" and {counted(more, 'more layer')}" if more > 0 else "")

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
+from inspect import signature
 from typing import Any, Literal
 
 import torch
@@ -170,11 +171,10 @@ def attention_kinds(model: nn.Module) -> dict[nn.Module, Kind]:
 def model_kind(model: Any) -> ModelKind:
     """The kind of a model of Hugging Face. If its layers are not known, a model that can generate is a decoder."""
     config, known = model.config, bool(layout_of(model).layers)
-    kinds = set(attention_kinds(model).values()) - {"cross"}
-    if getattr(config, "is_encoder_decoder", False) and not (known and len(kinds) == 1):
+    if getattr(config, "is_encoder_decoder", False) and "decoder_input_ids" in signature(model.forward).parameters:
         return "encoder-decoder"
     writes = not known and (getattr(config, "is_decoder", False) or model.can_generate())
-    return "decoder" if "decoder" in kinds or writes else "encoder"
+    return "decoder" if "decoder" in attention_kinds(model).values() or writes else "encoder"
 
 
 def _guessed_kind(name: str, module: nn.Module) -> Kind:
@@ -236,3 +236,13 @@ def _widths(model: nn.Module, columns: Columns | None) -> tuple[int, ...] | None
 def slots_by_module(model: nn.Module) -> Mapping[nn.Module, tuple[Slot, ...]]:
     """Every attention module -> the layers that it serves, in the order of its calls."""
     return {model.get_submodule(path): slots for path, slots in layout_of(model).slots().items()}
+
+
+def projections_by_module(model: nn.Module) -> Mapping[nn.Module, tuple[nn.Module, nn.Module]]:
+    """Every attention module whose queries and keys come from linear maps -> these two."""
+    found: dict[nn.Module, tuple[nn.Module, nn.Module]] = {}
+    for layer in layout_of(model).layers:
+        if layer.query is not None and layer.key is not None:
+            pair = model.get_submodule(layer.query.path), model.get_submodule(layer.key.path)
+            found[model.get_submodule(layer.path)] = pair
+    return found

@@ -11,21 +11,25 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
+from attnworks.core.display import listed_layers
 from attnworks.core.errors import UsageError
 from attnworks.core.places import Kind, Slot
 from attnworks.hf import quiet
-from attnworks.hf.anatomy import HFPart, attention_kinds, hf_anatomy, hf_layers, model_kind
+from attnworks.hf.anatomy import (
+    HFPart,
+    attention_kinds,
+    hf_anatomy,
+    hf_layers,
+    model_kind,
+    projections_by_module,
+    slots_by_module,
+)
+from attnworks.hf.attention_hook import attention_hook
+from attnworks.hf.body import accepted, last_stream
+from attnworks.hf.evidence.inputs import probe_body
 from attnworks.hf.families import HF_FAMILIES
 from attnworks.hf.folder import save_hf
-from attnworks.hf.head_modules import head_groups_of
-from attnworks.hf.observe import (
-    ObservedPass,
-    attention_hook,
-    edited_calls,
-    observe_head_groups,
-    observe_interface,
-    unobservable,
-)
+from attnworks.hf.observed_pass import LayerNames, ObservedPass, edited_calls, observe_attention
 from attnworks.hf.open import folder_of, open_model
 from attnworks.models.folder import half_precision_remark, stored_dtype
 from attnworks.text.tokenizers import DecoderReader, HuggingFaceReader, decoder_row, ended
@@ -83,17 +87,20 @@ class HFSubject(Subject):
                 self._tokenizer.save_pretrained(folder)
 
     def _edited_calls(self) -> AbstractContextManager[None]:
-        return edited_calls(self.model, self.name, self._kinds, self._edits)
+        return edited_calls(self.model, self.name, LayerNames(self._kinds, self._slots), self._edits)
 
     def _set_model(self, model: nn.Module) -> None:
         self.model = model
-        self.base: nn.Module = getattr(model, "base_model", model)
+        self.body: nn.Module = probe_body(model)
         self.blocks = hf_anatomy(model)
         self.abilities = _abilities(model, self._mask_id)
         self._kinds = attention_kinds(model)
-        self._stacks = stacks_of(self.blocks) or _guess_stacks(self.base, self._kinds)
+        self._stacks = stacks_of(self.blocks) or _guess_stacks(self.body, self._kinds)
         self._weight_readers = {slot: part.weights for slot, part in self.layers.items() if part.weights is not None}
+        self._slots, self._projections = slots_by_module(model), projections_by_module(model)
         self._bilinear: dict[Slot, bool] = {}
+        self._at_softmax: set[Slot] | None = None
+        self._passed_over: dict[Slot, str] = {}
 
     @property
     def layers(self) -> Mapping[Slot, HFPart]:
@@ -174,33 +181,27 @@ class HFSubject(Subject):
     def _run(self, batch: Batch, hook: LayerHook | None, *, logits: bool) -> Outputs:
         given = self._token_ids(batch) if self._inputs is None else self._inputs(batch)
         if hook is None:
-            return self._forward(given, logits)
-        observed = ObservedPass(self._kinds, self._weight_readers, self.bilinear, batch, hook)
+            return self._forward(given, batch, logits)
+        names = LayerNames(self._kinds, self._slots)
+        observed = ObservedPass(names, self._weight_readers, self.bilinear, batch, hook, self._projections)
         with ExitStack() as stack:
-            own = any(head_groups_of(module) is not None for module in self._kinds)
-            stack.enter_context(observe_head_groups(self.model) if own else observe_interface(self.model))
+            stack.enter_context(observe_attention(self.model, softmax=self._at_softmax != set()))
             stack.enter_context(hook_streams(self._stacks, batch, hook))
-            stack.enter_context(observed.hook_inputs(self._kinds if self.blocks is not None else ()))
+            stack.enter_context(observed.hook_inputs())
             stack.enter_context(attention_hook(observed.attention))
-            outputs = self._forward(given, logits)
-        if not observed.seen:
-            raise unobservable(self.model)
+            outputs = self._forward(given, batch, logits)
+        observed.check_seen(self.name)
+        self._at_softmax = observed.at_softmax | (self._at_softmax or set())
+        self._passed_over = observed.passed_over | self._passed_over
         return outputs
 
-    def _forward(self, given: dict[str, Tensor], logits: bool) -> Outputs:
+    def _forward(self, given: dict[str, Tensor], batch: Batch, logits: bool) -> Outputs:
         """The output layer runs if logits are wanted, and in a model (T5) whose body cannot run without it."""
-        body: Any = self.base
-        if not logits and body is not self.model:
-            return Outputs(body(**given).last_hidden_state)
-        headless = self.abilities.vocabulary and body is self.model
-        body = body.get_decoder() if headless else body
-        hidden: list[Tensor] = []
-        with ExitStack() as hooks:
-            for part in _bodies(body):
-                hook = part.register_forward_hook(lambda *call: hidden.append(call[-1].last_hidden_state))
-                hooks.enter_context(hook)
-            outputs = self.model(**given)
-        return Outputs(hidden[-1], outputs.logits if logits else None)
+        model: Any = self.model if logits else self.body
+        last = batch.source if batch.target is None else batch.target
+        with last_stream(model, last.ids.shape) as hidden:
+            outputs = model(**accepted(model, given))
+        return Outputs(hidden.tensor(self.name), outputs.logits if logits else None)
 
     def _token_ids(self, batch: Batch) -> dict[str, Any]:
         """The model's arguments. MobileBERT's embedding of a token also reads the next one, which may be padding.
@@ -219,6 +220,27 @@ class HFSubject(Subject):
             given["use_cache"] = False
         return given
 
+    def remarks_on_layers(self) -> tuple[str, ...]:
+        remarks: list[str] = []
+        if self._at_softmax:
+            found = listed_layers(sorted(self._at_softmax))
+            remarks.append(f"observed at the softmax, as the model computes attention in its own code: {found}")
+        for why in dict.fromkeys(self._passed_over.values()):
+            slots = [slot for slot, other in self._passed_over.items() if other == why]
+            remarks.append(f"passed over: {listed_layers(slots)} ({why})")
+        for name, slots in self._mixers().items():
+            remarks.append(f"passed over: {listed_layers(slots)}, which have {name} in the place of attention")
+        return tuple(remarks)
+
+    def _mixers(self) -> dict[str, list[Slot]]:
+        """The class of each block without attention -> its layers."""
+        found: dict[str, list[Slot]] = {}
+        for kind, blocks in self._stacks.items():
+            for layer, block in enumerate(blocks):
+                if not any(module in self._kinds for module in block.modules()):
+                    found.setdefault(type(block).__name__, []).append(Slot(kind, layer))
+        return found
+
     def bilinear(self, slot: Slot, X: Tensor | None, Q: Tensor) -> bool:
         """Whether queries are linear in X. It depends on the architecture alone, and is computed once per layer."""
         if slot not in self._bilinear:
@@ -229,12 +251,6 @@ class HFSubject(Subject):
         return self._bilinear[slot]
 
 
-def _bodies(body: Any) -> list[nn.Module]:
-    """The body, and its decoder: a model such as OPT runs that without the body around it."""
-    inner = getattr(body, "decoder", None)
-    return [body, inner] if isinstance(inner, nn.Module) and hasattr(inner, "layers") else [body]
-
-
 def _guess_stacks(base: nn.Module, kinds: dict[nn.Module, Kind]) -> Stacks:
     """Outermost lists of modules that hold attention: the blocks of a model whose family is not known."""
     guessed: dict[Kind, list[nn.Module]] = {}
@@ -242,10 +258,10 @@ def _guess_stacks(base: nn.Module, kinds: dict[nn.Module, Kind]) -> Stacks:
     for module in base.modules():
         if not isinstance(module, nn.ModuleList) or module in inside:
             continue
-        held = [{kinds[part] for part in block.modules() if part in kinds} for block in module]
-        if held and all(held):
+        held = {kinds[part] for block in module for part in block.modules() if part in kinds}
+        if held:
             inside.update(module.modules())
-            guessed.setdefault("decoder" if "decoder" in held[0] else "encoder", []).extend(module)
+            guessed.setdefault("decoder" if "decoder" in held else "encoder", []).extend(module)
     return guessed
 
 

@@ -40,6 +40,7 @@ class LayerTrace:
     weights    head-first weights, where the family is known; given, or read by `read_weights` at their first use
     bilinear   whether S is bilinear in X and Z: no rotary positions, nothing added for positions
     replaced   P of all heads, where an edit gave some of them other weights; rows may have any sum
+    at_softmax whether the layer was found in the code of the model, by the softmax of a product
     """
 
     slot: Slot
@@ -60,6 +61,7 @@ class LayerTrace:
     sink: Float[Tensor, " h"] | None = None
     softcap: float | None = None
     replaced: Float[Tensor, "b h i j"] | None = field(default=None, repr=False)
+    at_softmax: bool = False
     read_weights: InitVar[Callable[[], HeadWeights] | None] = None
 
     def __post_init__(self, read_weights: Callable[[], HeadWeights] | None) -> None:

@@ -166,6 +166,10 @@ class Subject(ABC):
         """The number of heads of every attention layer; empty if the parts of the model are not known."""
         return {slot: part.heads for slot, part in self.layers.items()}
 
+    def remarks_on_layers(self) -> tuple[str, ...]:
+        """What one should know about the layers that the last runs have shown."""
+        return ()
+
     @property
     def _attention_kinds(self) -> set[Kind]:
         """The kinds of attention that the model has."""

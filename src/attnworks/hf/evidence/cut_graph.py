@@ -17,7 +17,9 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from attnworks.attention import Mask
-from attnworks.hf.observe import attention_hook, observe_interface
+from attnworks.hf.attention_hook import attention_hook
+from attnworks.hf.observe import observe_interface
+from attnworks.hf.softmax_observer import observe_softmax
 
 
 @dataclass(frozen=True, eq=False)
@@ -94,6 +96,7 @@ def cut_pass(model: nn.Module, run: Callable[[], object]) -> Iterator[CutPass]:
             for module in matrices:
                 stack.enter_context(module.register_forward_hook(recorder.module, with_kwargs=True, prepend=True))
             stack.enter_context(observe_interface(model))
+            stack.enter_context(observe_softmax(model))
             stack.enter_context(attention_hook(recorder.attention))
             run()
         yield cut
