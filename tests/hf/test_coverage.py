@@ -11,10 +11,10 @@ import torch
 import attnworks
 from attnworks.core.errors import UsageError
 from attnworks.core.places import HeadId, Slot
-from attnworks.hf.coverage import verbs
+from attnworks.hf.coverage import reference, verbs
 from attnworks.hf.coverage.calls import attention_calls
 from attnworks.hf.coverage.page import GOALS, counts, page, summary
-from attnworks.hf.coverage.reference import NotCheckedError, Reference, WrongNumbersError, run
+from attnworks.hf.coverage.reference import NotCheckedError, WrongNumbersError, mean_entropy, run
 from attnworks.hf.coverage.sweep import Row, outcome, read_rows, study, sweep, write_rows
 from attnworks.hf.coverage.verbs import VERBS, Case
 from attnworks.hf.tiny import text_model_types, tiny_model
@@ -100,27 +100,31 @@ def test_weights_in_a_models_own_code_are_those_that_transformers_returns(model_
 
 
 def test_setting_heads_to_zero_is_dropping_their_columns_of_the_output_projection(bert: Case) -> None:
-    reference = bert.reference
-    gated = reference.without([HeadId(Slot("encoder", 1), 3)])
-    output = reference.model.bert.encoder.layer[1].attention.output.dense.weight
+    eager = bert.reference
+    gated = eager.without([HeadId(Slot("encoder", 1), 3)])
+    output = eager.model.bert.encoder.layer[1].attention.output.dense.weight
     width = output.shape[1] // 15
     kept = output.detach().clone()
     with torch.no_grad():
         output[:, 3 * width : 4 * width] = 0
-        cut = run(reference.model, reference.inputs)
+        cut = run(eager.model, eager.inputs)
         output.copy_(kept)
-    assert (gated - reference.outputs)[reference.real].abs().max() > 1e-2
-    torch.testing.assert_close(gated[reference.real], cut[reference.real])
+    assert (gated - eager.outputs)[eager.real].abs().max() > 1e-2
+    torch.testing.assert_close(gated[eager.real], cut[eager.real])
+
+
+@pytest.mark.parametrize("model_type", ["bert", "bart", "gpt_oss"])
+def test_entropies_of_texts_are_those_of_each_text_alone(model_type: str) -> None:
+    found = Case(tiny_model(model_type).model).reference
+    together, alone = found.entropies(), found.entropies_alone()
+    assert together.keys() == alone.keys()
+    for kind, rows in together.items():
+        torch.testing.assert_close(rows, alone[kind], rtol=0, atol=1e-6)
 
 
 def test_an_entropy_that_is_wrong_is_found(bert: Case, monkeypatch: pytest.MonkeyPatch) -> None:
     assert outcome(verbs.examine, bert)["outcome"] == "works"
-    right = Reference.entropies
-
-    def shifted(reference: Reference) -> dict[str, list[torch.Tensor]]:
-        return {kind: [row + 3e-5 for row in rows] for kind, rows in right(reference).items()}
-
-    monkeypatch.setattr(Reference, "entropies", shifted)
+    monkeypatch.setattr(reference, "mean_entropy", lambda P, real: mean_entropy(P, real) + 3e-5)
     found = outcome(verbs.examine, bert)
     assert found["outcome"] == "wrong" and "entropy" in found["why"]
 

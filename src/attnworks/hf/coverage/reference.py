@@ -76,21 +76,36 @@ class Reference:
         self.outputs = run(self.model, self.inputs)
 
     def entropies(self) -> dict[str, list[Tensor]]:
-        """Kind of attention -> mean entropy of each head [h] in each of its calls.
+        """Kind of attention -> mean entropy of each head [h] in each of its calls, of the texts in one padded batch.
 
         A head's entropy is the mean over the real queries of a sentence, then over sentences. Weights that do not sum
         to one leave the rest to a sink.
         """
         found: defaultdict[str, list[Tensor]] = defaultdict(list)
         for kind, P in zip(self.kinds(), self.weights, strict=True):
-            queries = self.source if kind == "encoder" else self.real
-            P = P.to(torch.float64)
-            rest = (1 - P.sum(-1, keepdim=True)).clamp_min(0)
-            whole = torch.cat([P, torch.where(rest > 1e-6, rest, 0)], -1)
-            entropy = -torch.special.xlogy(whole, whole).sum(-1)  # [b h i]
-            counted = queries.unsqueeze(1)
-            found[kind].append((entropy.masked_fill(~counted, 0).sum(-1) / counted.sum(-1)).mean(0))
+            found[kind].append(mean_entropy(P, self.source if kind == "encoder" else self.real))
         return found
+
+    def entropies_alone(self) -> dict[str, list[Tensor]]:
+        """The same of each text by itself, without padding: another number where the model reads padding."""
+        found: dict[str, list[Tensor]] = {}
+        for text in range(len(TEXTS)):
+            inputs = {
+                name: value[text : text + 1, self._real(name)[text]] if isinstance(value, Tensor) else value
+                for name, value in self.inputs.items()
+            }
+            weights = self._run_recorded(self.way, inputs)[1]
+            for kind, P in zip(self.kinds(), weights, strict=True):
+                found.setdefault(kind, []).append(mean_entropy(P, torch.ones(1, P.shape[2], dtype=torch.bool)))
+        return {
+            kind: [
+                torch.stack(rows[call :: len(rows) // len(TEXTS)]).mean(0) for call in range(len(rows) // len(TEXTS))
+            ]
+            for kind, rows in found.items()
+        }
+
+    def _real(self, name: str) -> Tensor:
+        return self.real if name.startswith("decoder") else self.source
 
     def kinds(self) -> list[str]:
         """The kind of each call: by the lengths of its sides in an encoder-decoder; else "" for all."""
@@ -106,7 +121,7 @@ class Reference:
         for head in heads:
             numbers[head.slot].append(head.head)
         zero = {self._call(slot): each for slot, each in numbers.items()}
-        return self._run_recorded(self.way, zero)[0]
+        return self._run_recorded(self.way, self.inputs, zero)[0]
 
     @property
     def two_sided(self) -> bool:
@@ -122,15 +137,26 @@ class Reference:
 
     def _recorded(self) -> tuple[Way, list[Tensor]]:
         for way in WAYS:
-            weights = self._run_recorded(way)[1]
+            weights = self._run_recorded(way, self.inputs)[1]
             if weights:
                 return way, weights
         raise NotCheckedError("its attention is neither a call of the interface nor softmax times values")
 
-    def _run_recorded(self, way: Way, zero: Mapping[int, Collection[int]] | None = None) -> tuple[Tensor, list[Tensor]]:
-        with attention_calls(self.model, way, len(self.inputs["input_ids"]), zero) as calls:
-            outputs = run(self.model, self.inputs)
+    def _run_recorded(
+        self, way: Way, inputs: dict[str, Any], zero: Mapping[int, Collection[int]] | None = None
+    ) -> tuple[Tensor, list[Tensor]]:
+        with attention_calls(self.model, way, len(inputs["input_ids"]), zero) as calls:
+            outputs = run(self.model, inputs)
         return outputs, calls.weights
+
+
+def mean_entropy(P: Tensor, real: Tensor) -> Tensor:
+    """The mean entropy of the real queries of a sentence, then of sentences: [b h i j] and [b i] -> [h]."""
+    P = P.to(torch.float64)
+    rest = (1 - P.sum(-1, keepdim=True)).clamp_min(0)
+    whole = torch.cat([P, torch.where(rest > 1e-6, rest, 0)], -1)
+    entropy = -torch.special.xlogy(whole, whole).sum(-1).masked_fill(~real.unsqueeze(1), 0)  # [b h i]
+    return (entropy.sum(-1) / real.sum(-1, keepdim=True)).mean(0)
 
 
 def batch_of_texts(model: Any, tokenizer: Any) -> dict[str, Tensor]:
