@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from attnworks.attention.heads import HeadMatrices
+from attnworks.core.errors import UsageError
 from attnworks.core.places import Slot
 from attnworks.hf.subject import HFSubject
 from attnworks.models import MultiHead, Observation, Transformer
@@ -91,6 +92,22 @@ def everything(model: Any) -> Tensor:
 
 
 # What a step adds ----------------------------------------------------------------------------------------------------
+
+
+def test_models_of_attnworks_refuse_columns_that_turn() -> None:
+    model, added = transformer(), keys(True)
+    turning = added._replace(turns=torch.tensor([0.5, 0.5, 0.0]).double())
+    with pytest.raises(UsageError, match=r"wider or more heads in enc\.0: .* columns that turn by position"):
+        grown(model, [GrowthStep(GrowthPlace(SLOTS[0], 1), turning, 0.5, 1.0)])
+    still = added._replace(turns=torch.zeros(P_).double())
+    grown(model, [GrowthStep(GrowthPlace(SLOTS[0], 1), still, 0.5, 1.0)])
+
+
+def test_angles_are_no_weights() -> None:
+    head = heads_of(layers_of(transformer())[SLOTS[0]])[0]._replace(turns=torch.tensor([0.5, 0.5]))
+    changed = head.each(lambda tensor: 2 * tensor)
+    assert changed.turns is head.turns and torch.equal(changed.W_Q, 2 * head.W_Q)
+    assert len(head.weights) == 7 and all(one is not head.turns for one in head.weights)
 
 
 @pytest.mark.parametrize("length", LENGTHS)

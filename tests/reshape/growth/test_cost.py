@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -18,6 +19,7 @@ from attnworks.reshape.growth import grow, statistics
 from attnworks.reshape.growth.cost import (
     COMPARING,
     EVALUATIONS_PER_SEARCH,
+    FITS_PER_PAIR,
     FITTING,
     SEARCHING,
     GrowthCost,
@@ -27,7 +29,7 @@ from attnworks.reshape.growth.grow import Grow
 from attnworks.reshape.growth.places import TRYING_PLACES
 from attnworks.reshape.growth.score import GrowthTrial
 from attnworks.reshape.growth.statistics import SEARCHING_SLICE
-from attnworks.reshape.growth.survey import COPIES, GROWTH_KINDS, KEYS_OF_COPIES, PASSES
+from attnworks.reshape.growth.survey import ANGLES, COPIES, GROWTH_KINDS, KEYS_OF_COPIES, PAIRS_PASS, PASSES
 from attnworks.reshape.run import ReshapeSettings, run_reshape
 from tests.reshape.growth.growth_helpers import growing_bench, growing_model, growing_texts, subject_of
 
@@ -118,6 +120,12 @@ def test_the_estimate_adds_up_what_was_timed() -> None:
     passes, new_heads = 3 * 20 * 2.0, 2 * search + 2 * (search + 4.0)
     assert cost.seconds == pytest.approx(passes + new_heads + 10 * search + 2 * 4.0 + 3 * (search + 4.0) + search * 5)
     assert str(cost).endswith("for each of up to 15 directions. Estimated time: 3.6 min.")
+    rotary = replace(cost, copies=0, turned=1, scan=7.0)
+    assert rotary.passes == 2 and rotary.stages[ANGLES] == 7.0 and rotary.stages[PAIRS_PASS] == 20 * 2.0
+    fits = 4.0 * (2 + FITS_PER_PAIR)
+    assert rotary.seconds == pytest.approx(
+        2 * 20 * 2.0 + 7.0 + 10 * search + fits + 3 * (search + fits / 2) + search * 5
+    )
 
 
 def test_time_is_taken_of_one_pass_of_each_kind(monkeypatch: pytest.MonkeyPatch) -> None:

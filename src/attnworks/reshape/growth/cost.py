@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from attnworks.core.display import counted
 from attnworks.models.anatomy import heads_of
 from attnworks.reshape.growth.graded import graded_layers, output_of
-from attnworks.reshape.growth.pairs import best_angles
+from attnworks.reshape.growth.pairs import scan_angles
 from attnworks.reshape.growth.places import TRYING_PLACES
 from attnworks.reshape.growth.score import GrowthTrial, checking_sentences, key_scores
-from attnworks.reshape.growth.statistics import SEARCHING_SLICE, GrowthSums, gather_graded_sample, gather_sample
+from attnworks.reshape.growth.statistics import SEARCHING_SLICE, GrowthSums, gather_sample
 from attnworks.reshape.growth.survey import ANGLES, COPIES, KEYS_OF_COPIES, PAIRS_PASS, PASSES, growable_layers
 from attnworks.traces.loss import TextLoss
 
@@ -157,7 +157,7 @@ def measured_cost(
             fit = time.perf_counter() - began
         for slot in turned[:1]:
             began = time.perf_counter()
-            best_angles(*gather_graded_sample(text_loss, slot, output_of(layers[slot])), biased_keys=False)
+            scan_angles(text_loss, slot, output_of(layers[slot]), biased_keys=False)
             scan = time.perf_counter() - began
     return GrowthCost(
         sentences=sentences,

@@ -8,9 +8,10 @@ best one then comes from a second pass over all sentences, only for heads that a
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
+import torch.nn.functional as F
 from jaxtyping import Float, Inexact
 from torch import Tensor, nn
 
@@ -27,50 +28,62 @@ from attnworks.reshape.growth.metric import (
     weighted,
     whitening,
 )
-from attnworks.reshape.growth.statistics import CHECKING_SLICE, FITTING_SLICE, graded_pass, summed_products
+from attnworks.reshape.growth.statistics import (
+    CHECKING_SLICE,
+    FITTING_SLICE,
+    gather_graded_sample,
+    graded_pass,
+    summed_products,
+)
 from attnworks.traces.loss import TextLoss
 
-LARGEST_ANGLE = math.pi / math.sqrt(2)
-"""The middle, by ratio, between half a turn and a quarter per position."""
+FINE_STEP = 2**0.25
+"""The ratio of angles that are compared around the best one of `angles_for`, whose ratio is its square."""
+LARGEST_ANGLE = math.pi / FINE_STEP**1.5
+"""So that all angles compared are below half a turn per position, where the two columns of a pair do not mix."""
 SCAN_CUTOFF = 0.01
 """As in `score.VARIANCE_CUTOFFS`, for the comparison of angles."""
-POWER_STEPS = 8
+POWER_STEPS = 6
 """Steps of the power method, by which the largest singular pair of T is found."""
-POWER_COLUMNS = 2
-"""Vectors that are iterated together."""
+MAX_SCAN_SENTENCES = 96
+"""The largest number of sentences on which angles are compared."""
 
 
 def angles_for(length: int) -> tuple[float, ...]:
-    """Angles to compare for sentences of this length: each half of the one before, down to one radian over them all.
+    """Angles to compare for sentences of this length: each the one before over sqrt(2), down to a radian over them all.
 
-    So no angle between half a turn per position and the smallest is further than a factor sqrt(2) from one of them,
-    which holds for the angles of rotary embeddings too. Smaller ones are nearly plain columns.
+    No angle between the largest and the smallest is further than a factor 2^(1/4) from one of them, which holds for the
+    angles of rotary embeddings too. Smaller angles are nearly plain columns.
     """
-    count = 1 + max(0, math.floor(math.log2(LARGEST_ANGLE * max(1, length))))
-    return tuple(LARGEST_ANGLE / 2**number for number in range(count))
+    count = 1 + max(0, math.floor(2 * math.log2(LARGEST_ANGLE * max(1, length))))
+    return tuple(LARGEST_ANGLE / FINE_STEP ** (2 * number) for number in range(count))
 
 
 def gains_by_angle(
-    sample: ScoreSample, G: Float[Tensor, "n h i j"], angles: tuple[float, ...]
+    sample: ScoreSample, G: Float[Tensor, "n h i j"], angles: Sequence[float]
 ) -> Float[Tensor, "angles h"]:
     """How much one pair with each angle, or one column for the angle 0, should lower the loss in every head.
 
-    The direction, the largest singular pair of the whitened T, comes from half of the sentences; slope and curvature
-    from the other half, where noise has no slope. Then the halves change places, and the mean is taken.
+    The direction, the largest singular pair of T, comes from half of the sentences; slope and curvature from the other
+    half, where noise has no slope. Then the halves change places, and the mean is taken. The sample is whitened.
     """
-    W_x, W_y = whitening(sample, SCAN_CUTOFF)
-    X, Y = sample.X @ W_x, sample.Y @ W_y
     halves = (slice(0, None, 2), slice(1, None, 2))
     gains: list[Tensor] = []
     for angle in angles:
-        turned = sample._replace(X=rotated(X, angle), Y=rotated(Y, angle))
+        turned = sample._replace(X=rotated(sample.X, angle), Y=rotated(sample.Y, angle))
         ways = [_checked_gain(turned, G, fitted, checked) for fitted, checked in (halves, halves[::-1])]
         gains.append(torch.stack(ways).mean(0))
     return torch.stack(gains)
 
 
+def whitened(sample: ScoreSample) -> ScoreSample:
+    """The sample in coordinates in which the second moments of X and Y are the identity."""
+    W_x, W_y = whitening(sample, SCAN_CUTOFF)
+    return sample._replace(X=sample.X @ W_x, Y=sample.Y @ W_y)
+
+
 def _checked_gain(sample: ScoreSample, G: Tensor, fitted: slice, checked: slice) -> Float[Tensor, " h"]:
-    """The gain on the checked sentences of a direction from the fitted ones; X and Y are whitened and rotated."""
+    """The gain on the checked sentences of a direction from the fitted ones, with X and Y already rotated."""
     u, v = _largest_pair(sample.X[fitted], G[fitted], sample.Y[fitted])
     q, k = projected(sample.X[checked], -u), projected(sample.Y[checked], v)
     slope = -real_product(q, weighted(G[checked], k)).mean(0)
@@ -81,25 +94,35 @@ def _checked_gain(sample: ScoreSample, G: Tensor, fitted: slice, checked: slice)
 def _largest_pair(X: Tensor, G: Tensor, Y: Tensor) -> tuple[Inexact[Tensor, "h e 1"], Inexact[Tensor, "h f 1"]]:
     """The first singular vectors of T = mean X^H G Y by the power method, without T itself."""
     generator = torch.Generator().manual_seed(0)
-    shape = (G.shape[1], Y.shape[-1], min(POWER_COLUMNS, X.shape[-1], Y.shape[-1]))
-    v = torch.randn(shape, generator=generator, dtype=torch.float64).to(Y)
+    v = torch.randn(G.shape[1], Y.shape[-1], 1, generator=generator, dtype=torch.float64).to(Y)
+    u = v
     for _ in range(POWER_STEPS):
-        u = torch.linalg.qr(pulled(X, weighted(G, projected(Y, v)))).Q
-        v = torch.linalg.qr(pulled(Y, weighted(G.mT, projected(X, u)))).Q
-    U, _, Vh = torch.linalg.svd(pulled(X, weighted(G, projected(Y, v))), full_matrices=False)
-    return U[..., :1], v @ Vh.mH[..., :1]
+        u = F.normalize(pulled(X, weighted(G, projected(Y, v))), dim=1)
+        v = F.normalize(pulled(Y, weighted(G.mT, projected(X, u))), dim=1)
+    return u, v
+
+
+def scan_angles(text_loss: TextLoss, slot: Slot, output: nn.Module, *, biased_keys: bool) -> dict[int, float]:
+    """`best_angles` of a layer, whose output this module gives."""
+    sample, G = gather_graded_sample(text_loss, slot, output, MAX_SCAN_SENTENCES)
+    return best_angles(sample, G, biased_keys=biased_keys)
 
 
 def best_angles(sample: ScoreSample, G: Float[Tensor, "n h i j"], *, biased_keys: bool) -> dict[int, float]:
     """The best angle for each head in which a pair should lower the loss by more than twice what one column does."""
     if len(sample.X) < 2 or not bool(sample.P.any()):
         return {}
-    plain = gains_by_angle(sample, G, (0.0,))[0]
+    plain = gains_by_angle(whitened(sample), G, (0.0,))[0].tolist()
+    sample = whitened(with_key_bias(sample) if biased_keys else sample)
     angles = angles_for(sample.P.shape[-1])
-    turned = gains_by_angle(with_key_bias(sample) if biased_keys else sample, G, angles)
-    best = turned.max(0)
-    pays = best.values > 2 * plain
-    return {head: angles[int(best.indices[head])] for head in pays.nonzero().flatten().tolist()}
+    coarse = gains_by_angle(sample, G, angles).argmax(0).tolist()
+    found: dict[int, float] = {}
+    for head, number in enumerate(coarse):
+        near = [angles[number] * factor for factor in (1.0, FINE_STEP, 1 / FINE_STEP)]
+        gains = gains_by_angle(sample.of_heads((head,)), G[:, head : head + 1], near).flatten()
+        if float(gains.max()) > 2 * plain[head]:
+            found[head] = near[int(gains.argmax())]
+    return found
 
 
 def with_key_bias(sample: ScoreSample) -> ScoreSample:

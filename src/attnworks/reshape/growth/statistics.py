@@ -90,10 +90,11 @@ def gather_sums(
     return sums
 
 
-def metric_sentences(text_loss: TextLoss) -> slice:
-    """At most MAX_METRIC_SENTENCES of the fitting sentences, of all lengths."""
+def metric_sentences(text_loss: TextLoss, most: int | None = None) -> slice:
+    """At most this many of the fitting sentences, of all lengths; by default MAX_METRIC_SENTENCES."""
     fitted = len(range(sum(map(len, text_loss.text.batches)))[FITTING_SLICE])
-    return slice(FITTING_SLICE.start, None, FITTING_SLICE.step * -(-fitted // MAX_METRIC_SENTENCES))
+    most = MAX_METRIC_SENTENCES if most is None else most
+    return slice(FITTING_SLICE.start, None, FITTING_SLICE.step * -(-fitted // most))
 
 
 def gather_sample(text_loss: TextLoss, slot: Slot) -> ScoreSample:
@@ -106,13 +107,13 @@ def gather_sample(text_loss: TextLoss, slot: Slot) -> ScoreSample:
 
 
 def gather_graded_sample(
-    text_loss: TextLoss, slot: Slot, output: nn.Module
+    text_loss: TextLoss, slot: Slot, output: nn.Module, most: int
 ) -> tuple[ScoreSample, Float[Tensor, "n h i j"]]:
-    """The same, and dL / dS of each of its sentences."""
+    """The same in at most this many sentences, and dL / dS of each of them."""
     states: list[tuple[Tensor, Tensor]] = []
     tables: list[tuple[Tensor, ...]] = []
     gradients: list[tuple[Tensor, ...]] = []
-    for batch, rows in text_loss.batches(metric_sentences(text_loss)):
+    for batch, rows in text_loss.batches(metric_sentences(text_loss, most)):
         for layer in graded_layers(text_loss, batch, rows, {slot: output}):
             states.append(_sample_states(layer.trace))
             tables.append(_sample_tables(layer.trace))

@@ -18,7 +18,7 @@ from attnworks.reshape.growth.apply import GrowthPlace, GrowthStep, NewHead, Val
 from attnworks.reshape.growth.directions import whitened_direction
 from attnworks.reshape.growth.graded import GradedLayer, output_of
 from attnworks.reshape.growth.metric import ScoreSample
-from attnworks.reshape.growth.pairs import PairSums, best_angles, gather_pair_sums, with_key_bias
+from attnworks.reshape.growth.pairs import PairSums, gather_pair_sums, scan_angles, with_key_bias
 from attnworks.reshape.growth.score import (
     MIN_TRUST,
     VARIANCE_CUTOFFS,
@@ -34,7 +34,7 @@ from attnworks.reshape.growth.score import (
     value_scores,
 )
 from attnworks.reshape.growth.solvers import shortened
-from attnworks.reshape.growth.statistics import GrowthSums, gather_graded_sample, gather_sample, gather_sums
+from attnworks.reshape.growth.statistics import GrowthSums, gather_sample, gather_sums
 from attnworks.reshape.surgery import layers_of, refusal_to_grow
 from attnworks.traces.loss import TextLoss
 
@@ -179,8 +179,8 @@ class GrowthSurvey:
         angles: dict[Slot, dict[int, float]] = {}
         for done, slot in enumerate(slots):
             self.tell(ANGLES, done, len(slots))
-            sample, G = gather_graded_sample(self.text_loss, slot, self.outputs[slot])
-            angles[slot] = best_angles(sample, G, biased_keys=self.heads[slot][0].b_K is not None)
+            biased = self.heads[slot][0].b_K is not None
+            angles[slot] = scan_angles(self.text_loss, slot, self.outputs[slot], biased_keys=biased)
         return gather_pair_sums(self.text_loss, self.outputs, angles, partial(self.tell, PAIRS_PASS))
 
     # --- new heads ---
