@@ -38,6 +38,7 @@ from tests.model_helpers import (
     the,
     transformer,
 )
+from tests.reshape.reshape_helpers import load, save
 from tests.tiny_models import TINY, inputs, unknown_causal
 from tests.traces.trace_helpers import Keep, dense_map, random_batch
 
@@ -243,8 +244,9 @@ def test_every_implementation_computes_the_same(name: str) -> None:
     model = TINY[name].build()
     grow(model)
     given = inputs(model, padded=False)
-    own = with_mechanisms(model, mechanisms_of(model))
-    assert (model.config._attn_implementation, own.config._attn_implementation) == ("sdpa", "attnworks-heads")
+    wide = {slot: ["window:window=99"] * len(by_head) for slot, by_head in mechanisms_of(model).items()}
+    own = with_mechanisms(model, wide)
+    assert mechanisms_of(own) != mechanisms_of(model) and model.config._attn_implementation == "sdpa"
     with torch.no_grad():
         expected = model(**given)[0]
         assert_close(own(**given)[0], expected)
@@ -437,6 +439,15 @@ def own(*mechanism: str) -> Any:
     return transformer(slots={"enc.0": attention_config(mechanism=mechanism)})
 
 
+def test_heads_without_queries_and_keys_are_put_together_with_others(tmp_path: Path) -> None:
+    model = shrunken()
+    before = read(model)
+    grow(model, [Slot.parse("enc.0")], silent=True)
+    assert_close(read(model), before)
+    again = load(save(model, tmp_path / "grown"))
+    assert weights_fingerprint(again) == weights_fingerprint(model) and torch.equal(read(again), read(model))
+
+
 @pytest.mark.parametrize(
     ("make", "slot", "reason"),
     [
@@ -457,7 +468,6 @@ def own(*mechanism: str) -> Any:
         (lambda: build(pure_config()), Slot.parse("enc.0"), "PureAttention, whose layers are all alike"),
         (lambda: TINY["bert"].build(), Slot.parse("dec.0"), "no such layer among enc.0, enc.1"),
         (lambda: transformer(), Slot.parse("enc.9"), "no such layer among enc.0"),
-        (shrunken, Slot.parse("enc.0"), "heads that attend by position alone, and have neither queries nor keys"),
         (
             lambda: with_mechanisms(TINY["bert"].build(), {Slot.parse("enc.0"): ("luong-dot", "dense", "dense")}),
             Slot.parse("enc.0"),

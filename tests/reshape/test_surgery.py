@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,7 +12,7 @@ from torch import Tensor
 from attnworks.attention.structured import Structured
 from attnworks.core.errors import UnknownNameError, UsageError
 from attnworks.core.places import HeadId, Slot
-from attnworks.hf.heads import hf_layers
+from attnworks.hf.anatomy import hf_layers
 from attnworks.hf.subject import HFSubject
 from attnworks.models import MultiHead, Transformer, build
 from attnworks.models.folder import weights_fingerprint
@@ -32,7 +32,8 @@ from tests.model_helpers import (
     tokens,
     transformer,
 )
-from tests.tiny_models import TINY, inputs, shared, unknown_causal
+from tests.reshape.reshape_helpers import load, save
+from tests.tiny_models import TINY, inputs, shared
 from tests.traces.trace_helpers import Keep, dense_map, random_batch, random_tokens
 
 BAND, ENDS = "structured:members=-1..0/first,error=none", "structured:members=first/mean,error=2,eps=0.3"
@@ -158,18 +159,9 @@ def test_names_that_are_not_known() -> None:
     assert "did you mean 'dense'?" in one_line(error)
 
 
-@pytest.mark.parametrize(
-    ("make", "told"),
-    [
-        (lambda: build(recurrent_config()), "got a recurrent model"),
-        (lambda: unknown_causal("Qwen3ForCausalLM"), "a model whose parts are not known"),
-    ],
-    ids=["recurrent", "qwen3"],
-)
-def test_models_whose_parts_are_not_known(make: Callable[[], Any], told: str) -> None:
-    with pytest.raises(UsageError) as error:
-        with_mechanisms(make(), {})
-    assert told in one_line(error)
+def test_models_without_layers() -> None:
+    with pytest.raises(UsageError, match="got a recurrent model"):
+        with_mechanisms(build(recurrent_config()), {})
 
 
 # Models of Hugging Face ----------------------------------------------------------------------------------------------
@@ -214,22 +206,42 @@ def test_a_head_is_what_its_form_says(name: str) -> None:
     assert weights_fingerprint(model) == before
 
 
-@pytest.mark.parametrize("name", LAYERED)
+@pytest.mark.parametrize("name", TINY)
 def test_queries_and_keys_that_are_not_needed_go(name: str) -> None:
+    """In every layout; keys that heads share go with the last of them."""
     model = shared(name)
-    slot, part = next(iter(hf_layers(model).items()))
-    W = the(part.weights)()
+    part = next(iter(hf_layers(model).values()))
+    W, slots = the(part.weights)(), part.place()[1].slots
     heads, e, k = W.W_Q.shape
-    new = with_mechanisms(model, {slot: (BAND, *("dense",) * (heads - 1))})
-    saved = sum(p.numel() for p in model.parameters()) - sum(p.numel() for p in new.parameters())
-    biases = 0 if W.b_Q is None else 2 * k
-    assert saved == ((2 * e * k + biases) if part.shrinkable else 0) - 3
-    family = name.partition("-")[0]
-    kept = family in ("gpt2", "gpt_neox", "opt", "llama", "mistral", "qwen2")
-    assert (part.shrinkable is None) == kept
-    again = the(attention_parts(new)[slot].weights)()
-    assert torch.equal(again.W_Q[1:], W.W_Q[1:]) and torch.equal(again.W_V, W.W_V)
-    assert bool(again.W_Q[0].any()) == kept
+    one = e * k + (0 if W.b_Q is None else k)
+    first_head, every_head = (
+        with_mechanisms(model, dict.fromkeys(slots, (BAND,) * count + ("dense",) * (heads - count)))
+        for count in (1, heads)
+    )
+    assert parameters(model) - parameters(first_head) == one * (1 + (W.groups == heads)) - 3
+    assert parameters(model) - parameters(every_head) == one * (heads + W.groups) - 3 * heads
+    left = the(attention_parts(first_head, cross=True)[slots[0]].weights)()
+    assert torch.equal(left.W_Q[1:], W.W_Q[1:]) and torch.equal(left.W_K[1:], W.W_K[1:])
+    assert torch.equal(left.W_V, W.W_V) and not left.W_Q[0].any() and bool(left.W_K[0].any()) == (W.groups < heads)
+    nothing = the(attention_parts(every_head, cross=True)[slots[0]].weights)()
+    assert not nothing.W_Q.any() and not nothing.W_K.any() and torch.equal(nothing.W_V, W.W_V)
+
+
+def parameters(model: Any) -> int:
+    return sum(parameter.numel() for parameter in model.parameters())
+
+
+@pytest.mark.parametrize("name", ["gpt2", "llama", "albert"])
+def test_columns_that_are_not_stored_are_not_in_the_folder(name: str, tmp_path: Path) -> None:
+    model = shared(name)
+    slots = next(iter(hf_layers(model).values())).place()[1].slots
+    heads = len(mechanisms_of(model)[slots[0]])
+    once = with_forms(model, {HeadId(slot, 1): FORM for slot in slots})
+    twice = with_mechanisms(once, dict.fromkeys(slots, (BAND, FORM.spec, *(BAND,) * (heads - 2))))
+    for number, new in enumerate((once, twice)):
+        again = load(save(new, tmp_path / str(number)))
+        assert weights_fingerprint(again) == weights_fingerprint(new) and mechanisms_of(again) == mechanisms_of(new)
+        torch.testing.assert_close(run(again, name), run(new, name), rtol=1e-12, atol=1e-12)
 
 
 @pytest.mark.parametrize("name", ["bert", "bart", "t5", "gpt2"])
@@ -260,18 +272,6 @@ def test_decoding_with_a_cache_where_no_head_of_a_layer_looks(name: str) -> None
             step = new(**{**others, words: ids[:, place : place + 1]}, past_key_values=cache, use_cache=True)
             cache, steps = step.past_key_values, [*steps, step.logits]
     torch.testing.assert_close(torch.cat(steps, 1), whole, rtol=1e-9, atol=1e-9)
-
-
-def test_queries_and_keys_of_llama_go_where_no_group_shares_them() -> None:
-    model = TINY["llama"].build(num_key_value_heads=6)
-    part = hf_layers(model)[Slot.parse("dec.1")]
-    assert part.shrinkable is not None
-    head = HeadId(Slot.parse("dec.1"), 4)
-    new = with_forms(model, {head: FORM})
-    assert the(hf_layers(new)[Slot.parse("dec.1")].shrinkable)[0].out_features == 30
-    torch.testing.assert_close(
-        run(new, "llama"), run(model, "llama", ProjectionHook(head, FORM)), rtol=1e-10, atol=1e-10
-    )
 
 
 @pytest.mark.parametrize("name", ["bert", "bart", "gpt2"])
@@ -343,9 +343,26 @@ def test_a_head_without_queries_stays_without() -> None:
 
 
 @pytest.mark.parametrize("name", SHARED)
-def test_layers_that_share_their_weights_are_refused(name: str) -> None:
+def test_layers_that_share_their_weights_get_the_same(name: str) -> None:
     model = TINY[name].build()
-    assert mechanisms_of(model) == {}
+    slots, others = (hf_layers(model)[Slot.parse(f"enc.{layer}")].place()[1].slots for layer in (0, -1 % 5))
+    assert len(slots) > 1
+    forms = {HeadId(slot, 1): FORM for slot in slots}
+    new = with_forms(model, forms)
+    expected = run(model, name, ProjectionHook(HeadId(slots[0], 1), FORM, slots))
+    torch.testing.assert_close(run(new, name), expected, rtol=1e-10, atol=1e-10)
+    assert all((FORM.spec in specs) == (slot in slots) for slot, specs in mechanisms_of(new).items())
+    assert others[0] in mechanisms_of(new)
+
+
+@pytest.mark.parametrize("name", SHARED)
+def test_other_mechanisms_in_some_layers_that_share_their_weights_are_refused(name: str) -> None:
+    model = TINY[name].build()
+    slots = hf_layers(model)[Slot.parse("enc.0")].place()[1].slots
     with pytest.raises(UsageError) as error:
-        with_mechanisms(model, {Slot.parse("enc.0"): (BAND, "dense", "dense")})
-    assert "all of them share their weights" in one_line(error)
+        with_mechanisms(model, {slots[0]: (BAND, "dense", "dense")})
+    assert f"the same in all layers that share its weights: {slots[0]}, {slots[1]}" in one_line(error)
+    assert f"got none for {slots[1]}" in one_line(error)
+    with pytest.raises(UsageError) as error:
+        with_mechanisms(model, {slot: (BAND, "dense", ENDS if slot == slots[-1] else BAND) for slot in slots})
+    assert "got others in" in one_line(error)

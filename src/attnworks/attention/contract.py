@@ -233,6 +233,10 @@ class MechanismSpec:
                 asked = f"mechanism {self.name!r} with {option}={_shown(value)}"
                 raise UsageError(asked, expected, found, "write it like window:window=64")
 
+    @property
+    def kind(self) -> type[Mechanism]:
+        return MECHANISMS[self.name]
+
     def build(self, geometry: Geometry) -> Mechanism:
         return MECHANISMS[self.name].for_geometry(geometry, **self.options)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import reduce
 from operator import and_
 
@@ -96,6 +96,28 @@ class Mask:
         if self.dense is not None:
             parts.append(as_four_axes(self.dense if self.dense.dtype == torch.bool else self.dense != -torch.inf))
         return reduce(and_, parts) if parts else None
+
+    def by_rows(self, i: int, j: int, *, last: bool = True) -> Mask:
+        """The same mask as padding and causality, beside what it adds to scores; itself if it hides more than that.
+
+        last    a single query is the last position of the keys' sequence, as under causality
+
+        Queries that see no key are not compared: what they compute is not used.
+        """
+        if self.dense is None:
+            return replace(self, causal=True) if last and i == 1 else self
+        if self.real is not None or self.causal:
+            return self
+        allowed, added = self.allowed(i, j), self.additive()
+        assert allowed is not None
+        real, used = allowed.any(-2).any(1), allowed.any(-1, keepdim=True)
+        added = None if added is None or not bool(added.any()) else added
+        for causal in (last,) if i == 1 else (True, False):
+            found = Mask(None if bool(real.all()) else real, causal and i <= j, added)
+            hiding = Mask(real, found.causal).allowed(i, j, allowed.device)
+            if bool(((hiding == allowed) | ~used).all()):
+                return found
+        return self
 
     def rows_with_keys(self, i: int, j: int) -> Bool[Tensor, "b i"] | None:
         """True at queries that see any key, under padding and causality, in O(b j); None if there is no padding."""

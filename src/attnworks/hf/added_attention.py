@@ -22,9 +22,9 @@ from torch import Tensor, nn
 
 from attnworks.core.errors import UsageError
 from attnworks.hf.added_maps import ROLES, AddedColumns, added_to
-from attnworks.hf.attention import HEAD_GROUPS, head_groups_attention
 from attnworks.hf.layer_implementation import set_implementation
-from attnworks.hf.observe import OBSERVED_HEAD_GROUPS, show_call
+from attnworks.hf.observe import show_call
+from attnworks.hf.swapped_attention import HEAD_GROUPS, outputs_by_groups
 
 ADDED_COLUMNS = "attnworks-added-columns"
 """Attention implementation of layers with added columns."""
@@ -195,13 +195,13 @@ def _attend(
     """Attention as the implementation of the model computes it; its weights too where that gives them."""
     from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
-    if name in (HEAD_GROUPS, OBSERVED_HEAD_GROUPS):
-        return head_groups_attention(module, Q, K, V, mask, **options)
+    if name == HEAD_GROUPS:
+        return outputs_by_groups(module, Q, K, V, mask, options), None
     if name not in ("eager", "sdpa"):
         remedy = 'call model.set_attn_implementation("sdpa")'
         raise UsageError("attention of a grown layer", "the implementation sdpa or eager", name, remedy)
-    if name == "eager" or options.get("softcap") is not None or options.get("s_aux") is not None:
-        return _explicit(module, Q, K, V, _table(name, module, Q, K, mask, options), options)
+    if name == "eager":
+        return _explicit(module, Q, K, V, _table(Q, K, mask, options), options)
     alone = SimpleNamespace(is_causal=getattr(module, "is_causal", True))  # without groups: K and V are those of heads
     return sdpa_attention_forward(alone, Q, K, V, mask, **options)  # pyright: ignore[reportArgumentType]
 
@@ -220,19 +220,12 @@ def _explicit(
     return (P @ V).transpose(1, 2), P
 
 
-def _table(
-    name: str, module: nn.Module, Q: Tensor, K: Tensor, mask: Tensor | None, options: dict[str, Any]
-) -> Tensor | None:
-    """All that is added to the scores, for a mask as this implementation reads it."""
-    hidden, (i, j) = torch.finfo(Q.dtype).min, (Q.shape[2], K.shape[2])
-    causal = options.get("is_causal")
-    causal = getattr(module, "is_causal", True) if causal is None else causal
-    if name == "sdpa" and mask is None and causal and i > 1:
-        mask = torch.ones(i, j, dtype=torch.bool, device=Q.device).tril()
-    mask = None if mask is None else mask[..., :j]
+def _table(Q: Tensor, K: Tensor, mask: Tensor | None, options: dict[str, Any]) -> Tensor | None:
+    """All that is added to the scores, for a mask as eager attention reads it."""
+    mask, bias = None if mask is None else mask[..., : K.shape[2]], options.get("position_bias")
     if mask is not None and mask.dtype == torch.bool:
-        mask = torch.zeros(mask.shape, dtype=Q.dtype, device=Q.device).masked_fill(~mask, hidden)
-    bias = options.get("position_bias")
+        zeros = torch.zeros(mask.shape, dtype=Q.dtype, device=Q.device)
+        mask = zeros.masked_fill(~mask, torch.finfo(Q.dtype).min)
     return mask if bias is None else bias if mask is None else mask + bias
 
 

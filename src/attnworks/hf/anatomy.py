@@ -12,9 +12,11 @@ from inspect import signature
 from typing import Any, Literal
 
 import torch
+import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
+from attnworks.attention import Geometry
 from attnworks.attention.heads import HeadWeights
 from attnworks.core.errors import UsageError, short_message
 from attnworks.core.places import Kind, Slot
@@ -27,6 +29,7 @@ from attnworks.hf.head_modules import HeadsOut, head_groups_of
 from attnworks.hf.layout import AttentionLayout, BlockLayout, Columns, ModelLayout, PartLayout
 from attnworks.hf.linear import LinearMap, matrix_of
 from attnworks.hf.observe import observe_interface
+from attnworks.hf.swapped_attention import own_attention
 from attnworks.models.anatomy import BlockAnatomy, Part, Role
 from attnworks.models.modes import eval_mode
 
@@ -51,6 +54,15 @@ class HFPart(Part):
     def heads(self) -> int:
         return self.place()[1].heads
 
+    def geometry(self) -> Geometry:
+        return Geometry(self.heads, *self.place()[1].widths)
+
+    def W_O(self) -> Float[Tensor, "h v e"] | None:
+        model, layout, _ = self.place()
+        if layout.output is None or "gate" in layout.problems or "output" in layout.problems:
+            return None
+        return _rows_by_head(_linear(model, layout.output).weight, layout.output.index)
+
     def place(self) -> tuple[nn.Module, AttentionLayout, Any]:
         """The model, the layout of the layer, and its attention module."""
         assert self.model is not None and self.layout is not None and self.attention is not None
@@ -73,7 +85,7 @@ def forget_layout(model: nn.Module) -> None:
 
 def _find_layout(model: nn.Module) -> ModelLayout:
     try:
-        with torch.inference_mode(False), eval_mode(model), quiet(), torch.random.fork_rng(devices=[]):
+        with torch.inference_mode(False), eval_mode(model), own_attention(model), quiet(), torch.random.fork_rng([]):
             run = probe_run(model)
             with cut_pass(model, run) as cut:
                 layers = attention_layouts(model, cut)
@@ -194,11 +206,8 @@ def _weights(model: nn.Module, layer: AttentionLayout) -> HeadWeights:
     output = _linear(model, layer.output)
     W_O, attention = _rows_by_head(output.weight, layer.output.index), model.get_submodule(layer.path)
     own, keys, values = head_groups_of(attention), *(_widths(model, columns) for columns in (layer.query, layer.value))
-    if own is not None:
-        W_Q, W_K = own.whole(W_Q), own.whole(W_K)
-        b_Q, b_K = (None if b is None else own.whole(b) for b in (b_Q, b_K))
-        if len(own.content_heads) < own.count:
-            keys = tuple(layer.widths[0] if head in own.content_heads else 0 for head in range(own.count))
+    if own is not None and len(own.content_heads) < own.count:
+        keys = tuple(layer.widths[0] if head in own.content_heads else 0 for head in range(own.count))
     groups, scale = len(layer.shares), None if own is not None else layer.factor
     return HeadWeights(W_Q, W_K, W_V, W_O, b_Q, b_K, b_V, output.bias, groups, scale, keys, values)
 
@@ -216,8 +225,10 @@ def _by_head(model: nn.Module, columns: Columns | None) -> tuple[Float[Tensor, "
     if _in_order(index, linear.weight.shape[1]):
         W = linear.weight.unflatten(1, index.shape).movedim(1, 0)
         return W, None if linear.bias is None else linear.bias.unflatten(0, index.shape)
-    index = index.to(linear.weight.device)
-    return linear.weight[:, index].movedim(1, 0), None if linear.bias is None else linear.bias[index]
+    index, (W, b) = index.to(linear.weight.device), linear
+    if bool((index < 0).any()):
+        W, b = F.pad(W, (0, 1)), None if b is None else F.pad(b, (0, 1))
+    return W[:, index].movedim(1, 0), None if b is None else b[index]
 
 
 def _rows_by_head(W: Float[Tensor, "c e"], index: Int[Tensor, "h v"]) -> Float[Tensor, "h v e"]:

@@ -7,19 +7,21 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cache, partial
 from typing import Any
 
+import torch
 from torch import Tensor, nn
+from torch.nn.functional import pad
 
 from attnworks.attention import Attended, Context, Geometry, Mask, Mechanism, MechanismSpec
 from attnworks.attention.dense import Dense
+from attnworks.attention.heads import HeadGroups, mask_of_heads
+from attnworks.attention.mask import as_four_axes
 from attnworks.core.errors import UsageError
 from attnworks.hf.head_modules import head_groups_of
-
-HEAD_GROUPS = "attnworks-heads"
-"""Attention implementation of models with mechanisms of attnworks in their layers."""
+from attnworks.hf.masks import is_causal, padding_mask
 
 
 def register_mechanism(mechanism: str) -> str:
@@ -38,11 +40,6 @@ def register_mechanism(mechanism: str) -> str:
     return register(f"attnworks-{spec}", partial(_mechanism_attention, spec, cache(spec.build)))
 
 
-def register_head_groups() -> str:
-    """Register the implementation in which each layer attends by its HeadGroups, if it has any, and else densely."""
-    return register(HEAD_GROUPS, head_groups_attention)
-
-
 def register(name: str, implementation: Any) -> str:
     """Register an attention implementation whose masks are one row of padding per sentence."""
     from transformers import AttentionInterface
@@ -53,24 +50,69 @@ def register(name: str, implementation: Any) -> str:
     return name
 
 
-def head_groups_attention(
-    module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None, **options: Any
-) -> tuple[Tensor, None]:
-    """Attention by the HeadGroups of a layer; in a layer without, dense attention."""
-    _check_options("attention by own mechanisms", key.shape[2], options)
-    mask = mask_of_call(module, query, key, attention_mask, options)
-    Y = attend_head_groups(module, query, key, value, mask, context_of_call(query, options)).Y
-    return Y.transpose(1, 2).contiguous(), None
-
-
 def attend_head_groups(
-    module: nn.Module, Q: Tensor, K: Tensor, V: Tensor, mask: Mask, context: Context, *, weights: bool = False
+    module: nn.Module, Q: Tensor, K: Tensor, V: Tensor, mask: Mask, options: dict[str, Any], *, weights: bool = False
 ) -> Attended:
-    groups = head_groups_of(module)
-    if groups is None:
-        return Dense()(Q, *repeat_for_heads(Q.shape[1], K, V), mask, context, weights=weights)
-    (K,), (V,) = repeat_for_heads(Q.shape[1], K), repeat_for_heads(groups.count, V)
-    return groups(Q, K, V, mask, context, weights=weights)
+    """Attention by the HeadGroups of a layer, with the factor that the model gives.
+
+    Scores that the model caps, or that share their softmax with a sink logit, are those of dense heads alone.
+    """
+    groups, (i, j) = head_groups_of(module), (Q.shape[2], K.shape[2])
+    assert groups is not None
+    (K, V), causal = repeat_for_heads(groups.count, K, V), is_causal(module, options)
+    if causal and i < j:
+        K, V, mask = _without_later_keys(K, V, mask)
+    mask = mask.by_rows(i, K.shape[2], last=causal)
+    found = groups(Q, K, V, mask, context_of_call(Q, options), weights=weights)
+    if found.P is not None:
+        found = found._replace(P=pad(found.P, (0, j - K.shape[2])))
+    own = dense_heads(groups) if has_own_softmax(options) else []
+    if not own:
+        return found
+    Y = found.Y.clone()
+    Y[:, own] = _own_softmax(Q[:, own], K[:, own], V[:, own], mask_of_heads(mask, tuple(own)), _of_heads(options, own))
+    return found._replace(Y=Y)
+
+
+def _without_later_keys(K: Tensor, V: Tensor, mask: Mask) -> tuple[Tensor, Tensor, Mask]:
+    """Without the keys at the end that no query sees: the empty places of a cache of fixed length."""
+    if mask.dense is None:
+        return K, V, mask
+    allowed = mask.allowed(1, K.shape[2])
+    assert allowed is not None
+    seen = allowed.flatten(0, -2).any(0).nonzero().flatten()
+    keys = int(seen[-1]) + 1 if len(seen) else 1
+    return K[:, :, :keys], V[:, :, :keys], Mask(dense=mask.dense[..., :keys])
+
+
+def has_own_softmax(options: dict[str, Any]) -> bool:
+    """Whether a model caps the scores of a layer, or adds a sink logit to the softmax."""
+    return any(options.get(name) is not None for name in ("softcap", "s_aux"))
+
+
+def dense_heads(groups: HeadGroups) -> list[int]:
+    """The heads whose mechanism is dense attention."""
+    pairs = zip(groups.mechanisms, groups.heads, strict=True)
+    return sorted(head for mechanism, heads in pairs if isinstance(mechanism, Dense) for head in heads)
+
+
+def _of_heads(options: dict[str, Any], heads: Sequence[int]) -> dict[str, Any]:
+    """The sink logits [h] of these heads."""
+    sink = options.get("s_aux")
+    return options if sink is None else {**options, "s_aux": sink[list(heads)]}
+
+
+def _own_softmax(Q: Tensor, K: Tensor, V: Tensor, mask: Mask, options: dict[str, Any]) -> Tensor:
+    """Y = P V with P = softmax over keys and sink of c tanh(s Q K^T / c) + M."""
+    scale, cap, sink = options.get("scaling"), options.get("softcap"), options.get("s_aux")
+    S = (Q.shape[3] ** -0.5 if scale is None else scale) * (Q @ K.mT)
+    S = S if cap is None else cap * (S / cap).tanh()
+    added, allowed = mask.additive(), mask.allowed(*S.shape[-2:], device=S.device)
+    S = S if added is None else S + as_four_axes(added)
+    S = S if allowed is None else S.masked_fill(~allowed, torch.finfo(S.dtype).min)
+    if sink is not None:
+        S = torch.cat([S, sink.to(S.dtype)[:, None, None].expand(*S.shape[:3], 1)], -1)
+    return S.softmax(-1, dtype=torch.promote_types(S.dtype, torch.float32)).to(V.dtype)[..., : K.shape[2]] @ V
 
 
 def _mechanism_attention(
@@ -85,7 +127,7 @@ def _mechanism_attention(
 ) -> tuple[Tensor, None]:
     """What transformers calls in the place of sdpa: Q [b h i k], K, V, a padding mask [b j] -> Y [b i h v]."""
     _check_options(str(spec), key.shape[2], options)
-    mask = mask_of_call(module, query, key, attention_mask, options)
+    mask = padding_mask(module, query, key, attention_mask, options)
     crosses = _is_cross_attention(module) or query.shape[2] != key.shape[2]
     kind = "decoder" if mask.causal else "cross" if crosses else "encoder"
     K, V = repeat_for_heads(query.shape[1], key, value)
@@ -120,12 +162,3 @@ def _check_options(spec: str, keys: int, options: dict[str, Any]) -> None:
         expected = "attention that is a softmax over all keys, or all earlier ones"
         remedy = f"set {name} to None in the model's config if it can do without"
         raise UsageError(f"{spec} in a model with {name}", expected, f"{name}={options[name]!r:.40}", remedy)
-
-
-def mask_of_call(module: nn.Module, Q: Tensor, K: Tensor, given: Tensor | None, options: dict[str, Any]) -> Mask:
-    """The mask of a call with padding [b j], or none, and the options `is_causal` and `position_bias`."""
-    flag = options.get("is_causal")
-    causal = bool(getattr(module, "is_causal", True) if flag is None else flag) and Q.shape[2] <= K.shape[2]
-    real = None if given is None else given[:, -K.shape[2] :].bool()
-    added = options.get("position_bias")
-    return Mask(real, causal, None if added is None or not added.any() else added)

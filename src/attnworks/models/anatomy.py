@@ -11,8 +11,10 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Literal, cast
 
+from jaxtyping import Float
 from torch import Tensor, nn
 
+from attnworks.attention import Geometry
 from attnworks.attention.heads import HeadMatrices, HeadWeights
 from attnworks.core.places import Slot
 from attnworks.models.block import Block, PureAttention, Residual
@@ -75,6 +77,17 @@ class Part:
         """How many heads the attention has."""
         assert self.weights is not None
         return len(self.weights().W_O)
+
+    def geometry(self) -> Geometry:
+        """The number of heads, and the largest widths of their queries and values."""
+        assert self.weights is not None
+        W = self.weights()
+        return Geometry(self.heads, W.W_Q.shape[-1], W.W_V.shape[-1])
+
+    def W_O(self) -> Float[Tensor, "h v e"] | None:
+        """The output projection of each head; None where heads are gated or mixed before it."""
+        assert self.weights is not None
+        return self.weights().W_O
 
     def groups(self) -> list[int]:
         """For each head the number of the group that shares its keys and values."""

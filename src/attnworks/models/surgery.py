@@ -8,6 +8,7 @@ from dataclasses import replace
 import torch
 from torch import nn
 
+from attnworks.attention import MechanismSpec
 from attnworks.attention.heads import HeadMatrices, HeadWidths, carry_over, check_held
 from attnworks.core.errors import UsageError
 from attnworks.core.places import Slot
@@ -59,6 +60,21 @@ def own_refusal_to_shrink(model: nn.Module, slot: Slot, kept: Sequence[int]) -> 
     if reason := _missing_own_heads_reason(model, slot):
         return reason
     return head_choice_refusal(len(heads_of(attention_layers(own_anatomy(model))[slot])), kept)
+
+
+def own_refusal_to_swap(model: nn.Module, slot: Slot, by_head: Sequence[str]) -> str | None:
+    """Why a layer cannot have these mechanisms, as words after "a mechanism that"; None if it can."""
+    attention = attention_layers(own_anatomy(model))[slot].attention
+    assert isinstance(attention, MultiHead)
+    looking = attention.mechanisms.content_heads
+    if any(MechanismSpec.parse(spec).kind.by_content and head not in looking for head, spec in enumerate(by_head)):
+        return "needs queries and keys, which heads of the layer have lost"
+    try:
+        with torch.device("meta"):
+            MultiHead(attention.W_O.shape[-1], replace(attention.config, mechanism=tuple(by_head)), attention.slot)
+    except UsageError as error:
+        return f"expects {error.expected}, got {error.got}"
+    return None
 
 
 def _missing_own_heads_reason(model: nn.Module, slot: Slot) -> str | None:

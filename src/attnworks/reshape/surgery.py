@@ -81,6 +81,15 @@ def attention_parts(model: nn.Module, *, cross: bool = False) -> dict[Slot, Part
     return {slot: part for slot, part in layers.items() if cross or part.role == "self"}
 
 
+def layers_alike(model: nn.Module) -> dict[Slot, tuple[Slot, ...]]:
+    """Every attention layer whose heads are known -> the layers that share their weights with it, itself included."""
+    layers = layers_of(model)
+    return {
+        slot: tuple(other for other in layers if layers[other].attention is part.attention)
+        for slot, part in layers.items()
+    }
+
+
 def groups_in(part: Part) -> HeadGroups | None:
     """The mechanisms of a layer; None for a layer of Hugging Face's as it came."""
     attention = part.attention
@@ -220,6 +229,16 @@ def with_mechanisms(model: nn.Module, wanted: MechanismsBySlot) -> Any:
     Weights are carried over. Heads whose mechanism uses no queries and keys lose W_Q and W_K. All layers that share
     their weights must be named, with the same mechanisms.
     """
+    check_mechanisms(model, wanted)
+    if isinstance(model, Transformer):
+        return with_own_mechanisms(model, wanted)
+    new = copy.deepcopy(model)
+    build_in_mechanisms(new, _changed(model, wanted))
+    return new
+
+
+def check_mechanisms(model: nn.Module, wanted: MechanismsBySlot) -> None:
+    """Refuse what `with_mechanisms` cannot do."""
     now = mechanisms_of(model, cross=True)
     for slot, specs in wanted.items():
         if slot not in now:
@@ -228,10 +247,11 @@ def with_mechanisms(model: nn.Module, wanted: MechanismsBySlot) -> Any:
         each(f"other heads in {slot}", len(specs), len(now[slot]), "mechanisms")
         for text in specs:
             check_serves(MechanismSpec.parse(text), slot)
-    if isinstance(model, Transformer):
-        return with_own_mechanisms(model, wanted)
-    changed = {slot: specs for slot, specs in wanted.items() if tuple(specs) != now[slot]}
-    check_can_build_in(model, changed)
-    new = copy.deepcopy(model)
-    build_in_mechanisms(new, changed)
-    return new
+    if own_anatomy(model) is None:
+        check_can_build_in(model, _changed(model, wanted))
+
+
+def _changed(model: nn.Module, wanted: MechanismsBySlot) -> MechanismsBySlot:
+    """The layers in which something changes."""
+    now = mechanisms_of(model, cross=True)
+    return {slot: specs for slot, specs in wanted.items() if tuple(specs) != now[slot]}

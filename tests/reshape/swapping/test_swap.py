@@ -174,12 +174,16 @@ def test_more_reasons() -> None:
     assert str(told["enc.1", "linformer:length=30"]).endswith("got 41"), "the text is shorter"
 
 
-def test_a_layer_that_hides_more_than_padding(times: dict[str, float]) -> None:
+def test_a_layer_with_a_window(times: dict[str, float]) -> None:
+    """A mechanism keeps to it, if it can obey a table of keys."""
     context = foreign_bench("mistral", sliding_window=3)
-    _, trials = try_mechanisms(context.calibration, everywhere(context.model, NARROW), LENGTH)
-    assert {trial.reason for trial in trials} == {
-        "would see more than the layer does, which hides keys in a way of its own"
-    }
+    _, trials = try_mechanisms(context.calibration, everywhere(context.model, NARROW, LINEAR, BIGBIRD), LENGTH)
+    told = {(trial.slot, trial.spec): trial for trial in trials}
+    assert told["dec.1", NARROW].error == pytest.approx(true_error(context, Slot.parse("dec.1"), NARROW), rel=1e-9)
+    assert told["dec.1", LINEAR].reason == "cannot keep to the window of 3 tokens that the layer has"
+    assert (
+        told["dec.1", BIGBIRD].reason == "counts positions from the first one, which the layer forgets after 3 tokens"
+    )
 
 
 def test_heads_of_unequal_widths(times: dict[str, float]) -> None:

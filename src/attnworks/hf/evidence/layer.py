@@ -22,7 +22,7 @@ from attnworks.hf.evidence.reach import (
     one_to_one_back,
     vjp,
 )
-from attnworks.hf.head_modules import is_empty
+from attnworks.hf.head_modules import QUERIES_AND_KEYS, is_empty
 from attnworks.hf.layout import AttentionLayout, Columns, ProjectionRole, Source
 from attnworks.hf.linear import matrix_of
 
@@ -66,6 +66,11 @@ class _Reaches:
         if role is None or role == "gate":
             self.total[origin.path] = self.total[origin.path] | reach if origin.path in self.total else reach
 
+    def of_heads(self, role: ProjectionRole, held: Bool[Tensor, " g"]) -> _Reaches:
+        """The same with some heads of queries, keys or values alone."""
+        roles = {path: {**of, role: of[role][held]} if role in of else of for path, of in self.roles.items()}
+        return replace(self, roles=roles)
+
     def sources(self) -> tuple[Source, ...]:
         return tuple(
             Source(path, path in self.parameters, reach, self.roles.get(path, {})) for path, reach in self.total.items()
@@ -86,7 +91,7 @@ def layer_layout(cut: CutPass, call: AttentionCall, slot: Slot) -> AttentionLayo
             reaches.add(origin, reach, role)
     key_of = _key_heads(call)
     output, output_path, output_reach = _output(cut, call, reaches, problems)
-    maps = {role: _columns(role, tensors[role], owners[role], reaches, problems) for role in ROLES}
+    maps = {role: _columns_of_all(role, call, tensors[role], owners[role], reaches, problems) for role in ROLES}
     query, key, value = (None if (found := maps[role]) is None else found.columns for role in ROLES)
     key, value = (_of_heads(columns, key_of) for columns in (key, value))
     factors = [None if (found := maps[role]) is None else found.factor for role in ("query", "key")]
@@ -205,6 +210,32 @@ class _Map:
     columns: Columns
     factor: float | None
     turned: bool
+
+
+def _columns_of_all(
+    role: ProjectionRole,
+    call: AttentionCall,
+    T: Tensor,
+    owners: Sequence[_Origin],
+    reaches: _Reaches,
+    problems: dict[str, str],
+) -> _Map | None:
+    """The same as `_columns`, with -1 for channels of queries and keys whose columns are not stored any more."""
+    paths: dict[str, str] = getattr(call.module, QUERIES_AND_KEYS, {})
+    if role not in paths:
+        return _columns(role, T, owners, reaches, problems)
+    held = torch.zeros(T.shape[1], dtype=torch.bool, device=T.device)
+    for path, roles in reaches.roles.items():
+        if role in roles and path not in reaches.parameters:
+            held |= roles[role].any(1)
+    if not bool(held.any()):
+        return _Map(Columns(paths[role], torch.full((T.shape[1], T.shape[3]), -1)), 1.0, False)
+    some = _columns(role, T[:, held], owners, reaches.of_heads(role, held), problems)
+    if some is None or bool(held.all()):
+        return some
+    index = some.columns.index.new_full((T.shape[1], T.shape[3]), -1)
+    index[held] = some.columns.index
+    return replace(some, columns=Columns(some.columns.path, index))
 
 
 def _columns(

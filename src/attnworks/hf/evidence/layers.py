@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from attnworks.core.places import KINDS, Kind, Slot
+from attnworks.hf.cut.stored import OUTPUTS
 from attnworks.hf.evidence.cut_graph import AttentionCall, CutPass
 from attnworks.hf.evidence.layer import layer_layout, same_reach, scale_of
 from attnworks.hf.layout import AttentionLayout, Columns, Source
@@ -93,7 +94,8 @@ def _signature(model: nn.Module, call: AttentionCall, slot: Slot, block: str) ->
     shapes = tuple((name, tuple(parameter.shape)) for name, parameter in module.named_parameters())
     options = tuple(sorted((name, value is None) for name, value in call.options.items()))
     shape = tuple(T.shape for T in (call.Q, call.K, call.V))
-    return type(call.module), slot.kind, call.path.removeprefix(block), shapes, shape, options
+    stored = tuple(tuple(columns.tolist()) for name, columns in module.named_buffers() if name.endswith(OUTPUTS))
+    return type(call.module), slot.kind, call.path.removeprefix(block), shapes, shape, options, stored
 
 
 def _carried(

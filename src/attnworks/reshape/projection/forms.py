@@ -110,18 +110,23 @@ class FormSums:
 class FormHook(LayerHook):
     """Computes the sums of some layers.
 
+    members    layer -> members that its heads are compared with
+    into       layer -> the layer that its sums are counted for: the first of those that share its weights
+
     Mixes are compared with heads on rows where each member has a key. On other rows the mechanism divides the mix by
     the sum of the members that are left. A sentence without a complete row counts with all of its rows.
     """
 
-    def __init__(self, members: Mapping[Slot, tuple[MapMember, ...]]) -> None:
-        self.members = members
+    def __init__(self, members: Mapping[Slot, tuple[MapMember, ...]], into: Mapping[Slot, Slot] | None = None) -> None:
+        self.members, self.into = members, into or {}
         self.sums: dict[Slot, FormSums] = {}
 
     def attention(self, trace: LayerTrace) -> Tensor | None:
         slot = trace.slot
         if slot in self.members:
-            sums = self.sums.setdefault(slot, FormSums(self.members[slot], trace.heads, slot.causal))
+            sums = self.sums.setdefault(
+                self.into.get(slot, slot), FormSums(self.members[slot], trace.heads, slot.causal)
+            )
             for maps in maps_of(trace):
                 sums.add(maps)
         return None
@@ -129,7 +134,7 @@ class FormHook(LayerHook):
     def form(self, head: HeadId, form: str, eps: float, errors: int) -> Form:
         """The nearest mix of the members, or with form "auto" a single one that is nearly as near; then the error."""
         slot, number = head
-        sums, fitted = self.sums[slot], form in ("auto", "mix")
+        sums, fitted = self.sums[self.into.get(slot, slot)], form in ("auto", "mix")
         usable = sums.gram.diagonal() > 0
         if not usable.any():
             asked, got = f"form {form!r} in {slot}", ", ".join(map(_word, sums.members))

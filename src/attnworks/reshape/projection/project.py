@@ -13,10 +13,16 @@ from attnworks.attention import Geometry, Mechanism, MechanismSpec
 from attnworks.attention.heads import mask_of_heads
 from attnworks.attention.structured import Structured
 from attnworks.core.checks import integer, number, text
-from attnworks.core.places import HeadId, select_heads
+from attnworks.core.places import HeadId, Slot, select_heads
 from attnworks.reshape.contract import AUTO, RESHAPES, Reshape, ReshapeContext, ReshapeResult, run_over_text
 from attnworks.reshape.projection.forms import Form, FormHook, candidates, read_form
-from attnworks.reshape.surgery import attention_groups, mechanisms_of, with_mechanisms
+from attnworks.reshape.surgery import (
+    attention_groups,
+    check_mechanisms,
+    layers_alike,
+    mechanisms_of,
+    with_mechanisms,
+)
 from attnworks.traces.layer import LayerTrace
 from attnworks.traces.subject import LayerHook
 
@@ -62,7 +68,7 @@ class Project(Reshape):
         read_form(self.form, self.window)
 
     def check(self, model: torch.nn.Module) -> None:
-        self.chosen(model)
+        check_mechanisms(model, _with_specs(model, dict.fromkeys(self.chosen(model), Structured.name)))
 
     def chosen(self, model: torch.nn.Module) -> list[HeadId]:
         """The heads that are asked for."""
@@ -80,35 +86,51 @@ class Project(Reshape):
         chosen = read_form(self.form, self.window)
         slots = dict.fromkeys(slot for slot, _ in heads)
         members = {slot: chosen or candidates(self.window, slot.causal) for slot in slots}
-        hook, errors = FormHook(members), round(self.sparsity * context.length)
+        alike = layers_alike(context.model)
+        hook, errors = (
+            FormHook(members, {slot: alike[slot][0] for slot in slots}),
+            round(self.sparsity * context.length),
+        )
         run_over_text(context.calibration, hook, "looking at heads", context.tell)
         return {head: hook.form(head, self.form, self.eps, errors) for head in heads}
 
 
 def rise_alone(context: ReshapeContext, forms: Mapping[HeadId, Form]) -> dict[HeadId, float]:
-    """How much the form of each head alone adds to the loss, on some of the calibration text."""
+    """How much the form of each head alone adds to the loss, on some of the calibration text.
+
+    A head of several layers that share their weights is counted in the first one.
+    """
     text_loss, subject = context.calibration, context.subject
     some = slice(None, None, max(1, len(text_loss.text.kept) // PREDICTION_SENTENCES))
     whole = text_loss.mean(subject, some=some)
     rises: dict[HeadId, float] = {}
+    alike = layers_alike(context.model)
     for head, form in forms.items():
         context.tell("trying each head alone", len(rises), len(forms))
-        rises[head] = text_loss.mean(subject, ProjectionHook(head, form), some=some) - whole
+        slots = alike[head.slot]
+        hook = ProjectionHook(head, form, slots)
+        rises[head] = text_loss.mean(subject, hook, some=some) - whole if head.slot == slots[0] else 0.0
     return rises
 
 
 def with_forms(model: torch.nn.Module, forms: Mapping[HeadId, Form]) -> torch.nn.Module:
     """A copy of the model whose heads have these forms."""
-    wanted = {slot: list(specs) for slot, specs in mechanisms_of(model).items() if slot in {slot for slot, _ in forms}}
-    for (slot, head), form in forms.items():
-        wanted[slot][head] = form.spec
-    new = with_mechanisms(model, wanted)
+    new = with_mechanisms(model, _with_specs(model, {head: form.spec for head, form in forms.items()}))
     for slot, groups in attention_groups(new).items():
         for mechanism, heads in zip(groups.mechanisms, groups.heads, strict=True):
             own = [HeadId(slot, head) for head in heads]
             if rows := [row for row, head in enumerate(own) if head in forms]:
                 take_form(mechanism, [forms[own[row]] for row in rows], rows)
     return new
+
+
+def _with_specs(model: torch.nn.Module, specs: Mapping[HeadId, str]) -> dict[Slot, list[str]]:
+    """The mechanisms of the layers of these heads, with those that they are to have."""
+    slots = {slot for slot, _ in specs}
+    wanted = {slot: list(by_head) for slot, by_head in mechanisms_of(model).items() if slot in slots}
+    for (slot, head), spec in specs.items():
+        wanted[slot][head] = spec
+    return wanted
 
 
 def take_form(mechanism: Mechanism, forms: Sequence[Form], rows: Sequence[int]) -> None:
@@ -119,14 +141,15 @@ def take_form(mechanism: Mechanism, forms: Sequence[Form], rows: Sequence[int]) 
 
 
 class ProjectionHook(LayerHook):
-    """Replaces the output of one head by that of its form."""
+    """Replaces the output of one head by that of its form, in its layer or in all of `slots`."""
 
-    def __init__(self, head: HeadId, form: Form) -> None:
-        (self.slot, self.head), self.form = head, form
+    def __init__(self, head: HeadId, form: Form, slots: Sequence[Slot] = ()) -> None:
+        (slot, self.head), self.form = head, form
+        self.slots = slots or (slot,)
         self.mechanism: Mechanism | None = None
 
     def attention(self, trace: LayerTrace) -> Tensor | None:
-        if trace.slot != self.slot:
+        if trace.slot not in self.slots:
             return None
         one = slice(self.head, self.head + 1)
         V = trace.shared(trace.V, one)

@@ -123,7 +123,8 @@ def find_advice(
 ) -> Advice:
     """Which mechanisms could be in which layers, and the mix of them that saves most time within the bounds.
 
-    Every layer keeps what it has or gets one of `to`, by default `default_candidates`. Costs are measured seconds of
+    Every layer keeps what it has or gets one of `to`, by default `default_candidates`; layers that share their weights
+    get the same. Costs are measured seconds of
     the attention cores at `length`, errors are relative ones of attention on the text that is read. Of the mixes
     that nothing beats in both (`best_mixes`), the cheapest is taken whose root mean square error over all layers is at
     most max_error; then the loss of the model with this mix may rise by at most the share max_error (by max_error
@@ -138,7 +139,8 @@ def find_advice(
         for slot, layer in layers.items()
     }
     present, trials = try_mechanisms(text.text_loss, wanted, text.asked, tell=context.tell)
-    mixes = [mix for mix in best_mixes(_options(present, trials)) if mix.error <= len(present) * max_error**2]
+    options = _options(present, trials, {str(slot): tuple(map(str, layer.alike)) for slot, layer in layers.items()})
+    mixes = [mix for mix in _expanded(options) if mix.error <= len(present) * max_error**2]
     nothing = Mix(sum(layer.seconds for layer in present), 0.0, {})
     before = text.losses(context.subject)
     found, refused = _cheapest_that_holds(context, text, mixes, before, max_error)
@@ -210,16 +212,37 @@ def _time_interval(present: Sequence[Present], trials: Sequence[SwapTrial], chos
     return low, high
 
 
-def _options(present: Sequence[Present], trials: Sequence[SwapTrial]) -> dict[str, list[Option]]:
+Options = dict[tuple[str, ...], list[Option]]
+"""Layers that share their weights, mostly one alone -> what they may have. Costs and squared errors are sums."""
+
+
+def _options(present: Sequence[Present], trials: Sequence[SwapTrial], alike: Mapping[str, tuple[str, ...]]) -> Options:
     """The options of each layer: what it has, and what is measurably faster."""
-    options = {layer.slot: [Option(KEEP_LAYER, layer.seconds, 0.0)] for layer in present}
-    for trial in trials:
-        now = options[trial.slot][0].cost
-        if trial.error is None or trial.seconds is None or trial.time_interval is None:
-            continue
-        if trial.seconds <= WORTHWHILE_TIME_SHARE * now and trial.time_interval[1] < 1:
-            options[trial.slot].append(Option(trial.spec, trial.seconds, trial.error**2))
+    seconds, tried = {layer.slot: layer.seconds for layer in present}, {(t.slot, t.spec): t for t in trials}
+    options: Options = {}
+    for slots in dict.fromkeys(alike[slot] for slot in seconds):
+        options[slots] = [Option(KEEP_LAYER, sum(seconds[slot] for slot in slots), 0.0)]
+        for spec in [spec for slot, spec in tried if slot == slots[0]]:
+            of_all = [tried[slot, spec] for slot in slots]
+            if all(_is_worthwhile(trial, seconds[trial.slot]) for trial in of_all):
+                cost, error = sum(t.seconds or 0.0 for t in of_all), sum((t.error or 0.0) ** 2 for t in of_all)
+                options[slots].append(Option(spec, cost, error))
     return options
+
+
+def _is_worthwhile(trial: SwapTrial, now: float) -> bool:
+    """Whether a mechanism is measurably faster than what the layer has, in `now` seconds."""
+    if trial.error is None or trial.seconds is None or trial.time_interval is None:
+        return False
+    return trial.seconds <= WORTHWHILE_TIME_SHARE * now and trial.time_interval[1] < 1
+
+
+def _expanded(options: Options) -> Iterator[Mix]:
+    """The best mixes, with a choice for every single layer."""
+    layers = {slots[0]: slots for slots in options}
+    for mix in best_mixes({slots[0]: of_layers for slots, of_layers in options.items()}):
+        chosen = {slot: spec for first, spec in mix.chosen.items() for slot in layers[first]}
+        yield mix._replace(chosen=chosen)
 
 
 def _cheapest_that_holds(
@@ -321,7 +344,7 @@ def _saves(spec: str, layer: SwapLayer, length: int) -> bool:
     by_head = (spec,) * len(layer.now)
     if layer.now == by_head or layer.refusal(by_head) is not None:
         return False
-    groups = layer.groups(by_head, next(layer.part.branch.parameters()))
+    groups = layer.groups(by_head, next(layer.model.parameters()))
     return layer.flops(groups, length) < layer.flops(layer.present(), length)
 
 

@@ -15,9 +15,8 @@ from attnworks.core.checks import number, text
 from attnworks.core.errors import UsageError
 from attnworks.core.places import NO_HEADS, HeadId, Slot, select_heads
 from attnworks.core.timing import Interval
-from attnworks.models.config import check_serves
 from attnworks.reshape.contract import AUTO, RESHAPES, Reshape, ReshapeContext, ReshapeResult
-from attnworks.reshape.surgery import mechanisms_of
+from attnworks.reshape.surgery import check_mechanisms, mechanisms_of
 from attnworks.reshape.swapping.advice import check_length, find_advice, swapped, trial_of, whole_layers
 from attnworks.reshape.swapping.trials import ByHead
 
@@ -74,8 +73,7 @@ class Swap(Reshape):
         return self.length
 
     def check(self, model: nn.Module) -> None:
-        for (slot, _), spec in self.heads(model).items():
-            check_serves(MechanismSpec.parse(spec), slot)
+        check_mechanisms(model, self.named(model)[0])
 
     def heads(self, model: nn.Module) -> dict[HeadId, str]:
         """The heads that are named, and the mechanism of each; none for "auto"."""

@@ -9,10 +9,10 @@ from functools import partial
 from typing import NamedTuple
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from attnworks.attention import MECHANISMS, Context, Geometry, Mask, MechanismSpec
+from attnworks.attention import Context, Geometry, Mask
 from attnworks.attention.heads import HeadGroups, carry_over, grouped
 from attnworks.core.display import Progress, silent
 from attnworks.core.errors import UsageError
@@ -22,7 +22,14 @@ from attnworks.models.anatomy import Part
 from attnworks.models.modes import inference_mode
 from attnworks.models.multihead import MultiHead
 from attnworks.reshape.contract import run_over_text
-from attnworks.reshape.surgery import attention_parts, groups_in, mechanisms_of
+from attnworks.reshape.surgery import (
+    attention_parts,
+    groups_in,
+    layers_alike,
+    mechanisms_of,
+    refusal_to_swap,
+    scale_of_scores,
+)
 from attnworks.traces.layer import LayerTrace
 from attnworks.traces.loss import TextLoss
 from attnworks.traces.subject import LayerHook
@@ -33,6 +40,7 @@ PRESENT = ""
 """The key of the present mechanisms among the times of a layer."""
 
 NO_SCORES = "has no scores that positions could be added to, as the model does"
+SEES_MORE = "would see more than the layer does, which hides keys in a way of its own"
 
 ByHead = tuple[str, ...]
 """The mechanism of each head of a layer."""
@@ -47,6 +55,7 @@ class SwapTrial:
     """A mechanism in the place of those of a layer.
 
     error          |(Y' - Y) W_O|_F / |Y W_O|_F over the text, for outputs Y of the present heads and Y' of the new ones
+                   (without W_O where heads are gated or mixed before the output projection)
     seconds        of its core, (Q, K, V) -> Y, on one sequence
     flops          of the core, as the mechanism counts them
     reason         why it cannot be in the layer, in words; then there are no numbers
@@ -84,13 +93,18 @@ class SwapLayer:
     """An attention layer, and all that a mechanism must fit.
 
     scale    factor of the scores that the model sets, if not 1/sqrt(k)
+    W_O      output projection of each head; None where heads are gated or mixed before it
+    alike    the layers that share their weights with it, itself included; they have the same mechanisms
     """
 
+    model: nn.Module
     slot: Slot
     part: Part
     now: ByHead
     geometry: Geometry
     scale: float | None
+    W_O: Float[Tensor, "h v e"] | None
+    alike: tuple[Slot, ...]
 
     @property
     def causal(self) -> bool:
@@ -127,52 +141,25 @@ class SwapLayer:
 
     def refusal(self, by_head: ByHead) -> str | None:
         """Why these mechanisms cannot be in the layer, judged without running it; None if they can."""
-        groups, attention = groups_in(self.part), self.part.attention
-        own = isinstance(attention, MultiHead)
-        looking = range(len(self.now)) if groups is None else groups.content_heads
-        positions = self.part.role == "self" and hasattr(attention, "relative_attention_num_buckets")
-        for head, spec in enumerate(map(MechanismSpec.parse, by_head)):
-            kind = MECHANISMS[spec.name]
-            if not spec.serves(self.slot.kind):
-                return "has no causal form" if self.causal else "is not defined from one sequence to another"
-            if kind.needs:
-                return f"needs {' and '.join(sorted(kind.needs)).replace('_', ' ')}"
-            if kind.by_content and head not in looking and own:
-                return "needs queries and keys, which heads of the layer have lost"
-            if positions and "dense" not in kind.supported_masks:
-                return NO_SCORES
-        if groups is not None and positions:
-            return "would be tried without positions, which mechanisms that are there add to scores"
-        return _unbuilt(attention, by_head) if isinstance(attention, MultiHead) else None
+        return refusal_to_swap(self.model, self.slot, by_head)
+
+    def new_heads(self, by_head: ByHead) -> list[int]:
+        """The heads whose mechanism changes."""
+        return [head for head, spec in enumerate(by_head) if spec != self.now[head]]
+
+    def size(self, Y: Float[Tensor, "b h i v"], real: Bool[Tensor, "b i"]) -> float:
+        """|Y W_O|_F^2 over real queries, or |Y|_F^2 where the output projection is not applied to Y itself."""
+        U = Y.transpose(1, 2).flatten(2) if self.W_O is None else torch.einsum("bhiv,hve->bie", Y, self.W_O)
+        return float((U.double().square().sum(-1) * real).sum())
 
 
 def layers_of(model: nn.Module) -> dict[Slot, SwapLayer]:
-    """Every attention layer whose heads can be changed, cross-attention included."""
-    parts, layers = attention_parts(model, cross=True), dict[Slot, SwapLayer]()
+    """Every attention layer whose heads are known, cross-attention included."""
+    parts, alike, layers = attention_parts(model, cross=True), layers_alike(model), dict[Slot, SwapLayer]()
     for slot, now in ((slot, now) for slot, now in mechanisms_of(model, cross=True).items() if now):
-        part = parts[slot]
-        assert part.weights is not None
-        W = part.weights()
-        geometry = Geometry(len(now), W.W_Q.shape[-1], W.W_V.shape[-1])
-        layers[slot] = SwapLayer(slot, part, now, geometry, _scale(part.attention, geometry.d_k))
+        part, scale = parts[slot], scale_of_scores(model, slot)
+        layers[slot] = SwapLayer(model, slot, part, now, part.geometry(), scale, part.W_O(), alike[slot])
     return layers
-
-
-def _scale(attention: nn.Module | None, d_k: int) -> float | None:
-    if isinstance(attention, MultiHead):
-        return attention.config.scale
-    scale = getattr(attention, "scaling", None)
-    return None if scale is None or math.isclose(scale, d_k**-0.5) else float(scale)
-
-
-def _unbuilt(attention: MultiHead, by_head: ByHead) -> str | None:
-    """Why a layer of ours cannot be built with these mechanisms."""
-    try:
-        with torch.device("meta"):
-            MultiHead(attention.W_O.shape[-1], replace(attention.config, mechanism=by_head), attention.slot)
-    except UsageError as error:
-        return _in_words(error)
-    return None
 
 
 def _in_words(error: UsageError) -> str:
@@ -227,7 +214,8 @@ class SwapTrialHook(LayerHook):
         self.whole = dict.fromkeys(layers, 0.0)
         self.seen: set[Slot] = set()
         self.changed: dict[SwapPlace, float] = {}
-        for place, by_head in (((slot, name), by_head) for slot in wanted for name, by_head in wanted[slot].items()):
+        self.by_head = {(slot, name): by_head for slot in wanted for name, by_head in wanted[slot].items()}
+        for place, by_head in self.by_head.items():
             reason = layers[place[0]].refusal(by_head)
             try:
                 if reason is None:
@@ -242,27 +230,26 @@ class SwapTrialHook(LayerHook):
         if slot not in self.layers:
             return
         self.seen.add(slot)
-        layer, mask, every = self.layers[slot], mask_of(trace), slice(None)
-        assert layer.part.weights is not None
-        W_O = layer.part.weights().W_O
+        layer, every = self.layers[slot], slice(None)
+        mask = trace.mask.by_rows(trace.Q.shape[2], trace.K.shape[2], last=slot.causal)
         K, V = trace.shared(trace.K, every), trace.shared(trace.V, every)
-        if mask is not None and mask.dense is not None:
+        if mask.dense is not None:
             self.biased.add(slot)
-        self.whole[slot] += _size(trace.Y, W_O, trace.queries.real)
+        self.whole[slot] += layer.size(trace.Y, trace.queries.real)
         for place, groups in self.groups.items():
             if place[0] != slot or place in self.reasons:
                 continue
-            if mask is None:
-                self.reasons[place] = "would see more than the layer does, which hides keys in a way of its own"
-            elif mask.dense is not None and not all("dense" in kind.supported_masks for kind in groups.mechanisms):
-                self.reasons[place] = NO_SCORES
-            else:
-                context = Context(scale=layer.scale, global_qkv=layer.global_qkv(groups, trace))
-                try:
-                    changed = groups(trace.Q, K, V, mask, context).Y - trace.Y
-                    self.changed[place] += _size(changed, W_O, trace.queries.real)
-                except UsageError as error:
-                    self.reasons[place] = _in_words(error)
+            if mask.dense is not None and not all("dense" in kind.supported_masks for kind in groups.mechanisms):
+                self.reasons[place] = NO_SCORES if mask.additive() is not None else SEES_MORE
+                continue
+            context = Context(scale=layer.scale, global_qkv=layer.global_qkv(groups, trace))
+            new = layer.new_heads(self.by_head[place])
+            try:
+                changed = torch.zeros_like(trace.Y)
+                changed[:, new] = (groups(trace.Q, K, V, mask, context).Y - trace.Y)[:, new]
+                self.changed[place] += layer.size(changed, trace.queries.real)
+            except UsageError as error:
+                self.reasons[place] = _in_words(error)
 
     def errors(self) -> dict[SwapPlace, float]:
         """Of all that has no reason against it."""
@@ -277,29 +264,6 @@ class SwapTrialHook(LayerHook):
             else:
                 self.reasons[place] = "gives numbers that are not finite"
         return found
-
-
-def _size(Y: Float[Tensor, "b h i v"], W_O: Float[Tensor, "h v e"], real: Tensor) -> float:
-    U = torch.einsum("bhiv,hve->bie", Y, W_O).double()
-    return float((U.square().sum(-1) * real).sum())
-
-
-def mask_of(trace: LayerTrace) -> Mask | None:
-    """The mask as a layer with mechanisms of ours is given it: padding, causality, and what is added to scores.
-
-    None if the layer hides keys in another way.
-    """
-    given = trace.mask
-    if given.dense is None:
-        return given
-    i, j = trace.Q.shape[2], trace.K.shape[2]
-    plain = Mask(trace.keys.real, trace.slot.causal)
-    ours, theirs = (mask.allowed(i, j, trace.Q.device) for mask in (plain, given))
-    assert ours is not None and theirs is not None
-    if ((ours != theirs) & trace.queries.real[:, None, :, None]).any():
-        return None
-    added = given.additive()
-    return plain if added is None or not added.any() else Mask(plain.real, plain.causal, added)
 
 
 def measure_times(tried: SwapTrialHook, n: int, like: Tensor, tell: Progress = silent) -> dict[SwapPlace, Timed]:
