@@ -22,6 +22,7 @@ from attnworks.core.errors import UsageError
 from attnworks.core.places import Slot
 from attnworks.hf.added_attention import ADDED_COLUMNS, attach
 from attnworks.hf.added_maps import ADDED_ATTRIBUTE, ROLES, AddedColumns, AddedShape, added_to
+from attnworks.hf.cut.stored import KEPT_HEADS
 from attnworks.hf.head_modules import HeadsOut
 from attnworks.hf.layer_implementation import can_set_implementation, reset_implementation, set_implementation
 from attnworks.hf.layout import AttentionLayout, ProjectionRole
@@ -31,17 +32,20 @@ from attnworks.models.surgery import cannot_grow
 
 def refusal_to_add(model: nn.Module, layout: AttentionLayout) -> str | None:
     """Why no columns can be added to a layer, in words; None if they can."""
-    if not layout.interface or not can_set_implementation(model.get_submodule(layout.path)):
+    attention = model.get_submodule(layout.path)
+    if not layout.interface or not can_set_implementation(attention):
         return "attention that is not computed through the attention interface of transformers"
+    if hasattr(attention, KEPT_HEADS):
+        return "attention that is still computed for heads that were removed"
     for role in ROLES:
-        if _projection(model, layout, role) is None:
+        if input_projection(model, layout, role) is None:
             return f"{role} columns that do not come from one linear projection"
     if layout.output_path is None or matrix_of(model.get_submodule(layout.output_path)) is None:
         return layout.problems.get("output", "no linear output projection")
     return None
 
 
-def _projection(model: nn.Module, layout: AttentionLayout, role: ProjectionRole) -> str | None:
+def input_projection(model: nn.Module, layout: AttentionLayout, role: ProjectionRole) -> str | None:
     """The path of the projection whose input a role is computed from; for keys that have several, that of values."""
     columns = {"query": layout.query, "key": layout.key, "value": layout.value}[role]
     if columns is not None:
@@ -51,7 +55,7 @@ def _projection(model: nn.Module, layout: AttentionLayout, role: ProjectionRole)
         for source in layout.sources
         if role in source.roles and not source.is_parameter and matrix_of(model.get_submodule(source.path)) is not None
     ]
-    if len(found) > 1 and role == "key" and (value := _projection(model, layout, "value")) in found:
+    if len(found) > 1 and role == "key" and (value := input_projection(model, layout, "value")) in found:
         return value
     return found[0] if len(found) == 1 else None
 
@@ -74,7 +78,7 @@ def add_columns(
     """
     if reason := refusal_to_add(model, layout):
         raise cannot_grow(slot, reason)
-    paths = {role: _projection(model, layout, role) or "" for role in ROLES} | {"output": layout.output_path or ""}
+    paths = _paths(model, layout)
     _check_inputs(model, slot, paths, heads)
     attention = model.get_submodule(layout.path)
     added = _beyond(slot, heads, own, added_to(attention), layout.heads)
@@ -165,6 +169,16 @@ def _check_inputs(model: nn.Module, slot: Slot, paths: Mapping[str, str], heads:
         for head in heads:
             if (got := getattr(head, weight).shape[axis]) != size:
                 raise cannot_grow(slot, f"projections of {name} with {size} numbers per token, not {got}")
+
+
+def input_sizes(model: nn.Module, layout: AttentionLayout) -> tuple[int, int, int, int]:
+    """Rows of W_Q, W_K and W_V, and columns of W_O, of what can be added to a layer."""
+    inputs, outputs = _sizes(model, _paths(model, layout))
+    return inputs["query"], inputs["key"], inputs["value"], outputs
+
+
+def _paths(model: nn.Module, layout: AttentionLayout) -> dict[str, str]:
+    return {role: input_projection(model, layout, role) or "" for role in ROLES} | {"output": layout.output_path or ""}
 
 
 def _sizes(model: nn.Module, paths: Mapping[str, str]) -> tuple[dict[str, int], int]:

@@ -5,8 +5,9 @@ They come from its layout, which is found by evidence from one forward pass (`ev
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
 from functools import partial
 from inspect import signature
 from typing import Any, Literal
@@ -21,6 +22,8 @@ from attnworks.attention.heads import HeadWeights
 from attnworks.core.errors import UsageError, short_message
 from attnworks.core.places import Kind, Slot
 from attnworks.hf import quiet
+from attnworks.hf.added_columns import input_projection, input_sizes, with_added_columns, without_added_columns
+from attnworks.hf.added_maps import added_to
 from attnworks.hf.evidence.cut_graph import cut_pass
 from attnworks.hf.evidence.inputs import probe_run
 from attnworks.hf.evidence.layers import attention_layouts
@@ -30,7 +33,7 @@ from attnworks.hf.layout import AttentionLayout, BlockLayout, Columns, ModelLayo
 from attnworks.hf.linear import LinearMap, matrix_of
 from attnworks.hf.observe import observe_interface
 from attnworks.hf.swapped_attention import own_attention
-from attnworks.models.anatomy import BlockAnatomy, Part, Role
+from attnworks.models.anatomy import BlockAnatomy, Part, Role, ValueWeights
 from attnworks.models.modes import eval_mode
 
 ModelKind = Literal["encoder", "decoder", "encoder-decoder"]
@@ -52,16 +55,50 @@ class HFPart(Part):
 
     @property
     def heads(self) -> int:
-        return self.place()[1].heads
+        _, layout, attention = self.place()
+        added = added_to(attention)
+        return layout.heads if added is None else added.heads
+
+    def growing_weights(self) -> HeadWeights:
+        """The weights, or, where they are not known, those of the columns that were added to the layer alone."""
+        return _bare_weights(*self.place()) if self.weights is None else self.weights()
 
     def geometry(self) -> Geometry:
-        return Geometry(self.heads, *self.place()[1].widths)
+        _, layout, attention = self.place()
+        if (added := added_to(attention)) is None:
+            return Geometry(layout.heads, *layout.widths)
+        k, v = (
+            max(width + (own if head < layout.heads else 0) for head, width in enumerate(widths))
+            for own, widths in zip(layout.widths, (added.shape.keys, added.shape.values), strict=True)
+        )
+        return Geometry(added.heads, k, v)
 
     def W_O(self) -> Float[Tensor, "h v e"] | None:
-        model, layout, _ = self.place()
+        model, layout, attention = self.place()
         if layout.output is None or "gate" in layout.problems or "output" in layout.problems:
             return None
+        if added_to(attention) is not None:
+            return None if self.weights is None else self.weights().W_O
         return _rows_by_head(_linear(model, layout.output).weight, layout.output.index)
+
+    def multiply_adds(self) -> int:
+        model, layout, attention = self.place()
+        if not layout.heads:
+            return 0
+        paths = {source.path for source in layout.sources if not source.is_parameter} | {layout.output_path}
+        modules: list[Any] = [model.get_submodule(path) for path in paths if path is not None]
+        if (added := added_to(attention)) is not None:
+            modules += [each for each in (added.query, added.key, added.value, added.output) if each is not None]
+        return sum(module.weight.numel() for module in modules if matrix_of(module) is not None)
+
+    def value_weights(self) -> ValueWeights | None:
+        model, layout, attention = self.place()
+        if self.weights is not None:
+            return super().value_weights()
+        if layout.value is None or layout.output is None or added_to(attention) is not None:
+            return None
+        (W_V, b_V), output = _by_head(model, layout.value), _linear(model, layout.output)
+        return ValueWeights(W_V, _rows_by_head(output.weight, layout.output.index), b_V, output.bias)
 
     def place(self) -> tuple[nn.Module, AttentionLayout, Any]:
         """The model, the layout of the layer, and its attention module."""
@@ -85,7 +122,11 @@ def forget_layout(model: nn.Module) -> None:
 
 def _find_layout(model: nn.Module) -> ModelLayout:
     try:
-        with torch.inference_mode(False), eval_mode(model), own_attention(model), quiet(), torch.random.fork_rng([]):
+        with ExitStack() as stack:
+            for context in (torch.inference_mode(False), eval_mode(model), quiet(), torch.random.fork_rng([])):
+                stack.enter_context(context)
+            stack.enter_context(own_attention(model))
+            stack.enter_context(without_added_columns(model))
             run = probe_run(model)
             with cut_pass(model, run) as cut:
                 layers = attention_layouts(model, cut)
@@ -103,7 +144,8 @@ def hf_anatomy(model: nn.Module) -> tuple[BlockAnatomy, ...] | None:
     layout = layout_of(model)
     if not layout.blocks or any(block.problem for block in layout.blocks):
         return None
-    return tuple(_block(model, layout, block) for block in layout.blocks)
+    slots = {layer.path: iter(layer.slots) for layer in layout.layers}
+    return tuple(_block(model, layout, block, slots) for block in layout.blocks)
 
 
 def hf_layers(model: nn.Module) -> dict[Slot, HFPart]:
@@ -122,29 +164,36 @@ def hf_layers(model: nn.Module) -> dict[Slot, HFPart]:
     return dict(sorted(found.items(), key=lambda item: item[0].order))
 
 
-def _block(model: nn.Module, layout: ModelLayout, block: BlockLayout) -> BlockAnatomy:
-    parts = tuple(_part(model, layout, place) for place in block.parts)
+def _block(
+    model: nn.Module, layout: ModelLayout, block: BlockLayout, slots: Mapping[str, Iterator[Slot]]
+) -> BlockAnatomy:
+    parts = tuple(_part(model, layout, place, slots) for place in block.parts)
     return BlockAnatomy(block.kind, block.layer, model.get_submodule(block.path), parts, block.order)
 
 
-def _part(model: nn.Module, layout: ModelLayout, place: PartLayout) -> Part:
+def _part(model: nn.Module, layout: ModelLayout, place: PartLayout, slots: Mapping[str, Iterator[Slot]]) -> Part:
+    """A part of a block; `slots` gives the layers of each attention module in the order in which they run."""
     for layer in layout.layers:
         if layer.path == place.attention:
-            return _attention_part(model, layer, place)
+            slot = next(slots[layer.path], layer.slots[-1])
+            return replace(_attention_part(model, layer, place), number=slot.layer)
     branch, norm, bias = model.get_submodule(place.branch), _submodule(model, place.norm), _parameter(model, place.bias)
     return Part(place.role, branch, norm, None, None, factor=place.factor, bias=bias, step=place.step)
 
 
 def _attention_part(model: nn.Module, layer: AttentionLayout, place: PartLayout) -> HFPart:
     known = all(columns is not None for columns in (layer.query, layer.key, layer.value, layer.output))
+    attention = model.get_submodule(layer.path)
+    added = added_to(attention)
+    new = () if added is None else tuple((head,) for head in range(layer.heads, added.heads))
     return HFPart(
         place.role,
         model.get_submodule(place.branch),
         _submodule(model, place.norm),
-        model.get_submodule(layer.path),
+        attention,
         partial(_weights, model, layer) if known else None,
         output=_submodule(model, layer.output_path),
-        shares=layer.shares if len(layer.shares) < layer.heads else None,
+        shares=layer.shares + new if len(layer.shares) < layer.heads else None,
         turned=layer.turned,
         factor=place.factor,
         bias=_parameter(model, place.bias),
@@ -209,7 +258,17 @@ def _weights(model: nn.Module, layer: AttentionLayout) -> HeadWeights:
     if own is not None and len(own.content_heads) < own.count:
         keys = tuple(layer.widths[0] if head in own.content_heads else 0 for head in range(own.count))
     groups, scale = len(layer.shares), None if own is not None else layer.factor
-    return HeadWeights(W_Q, W_K, W_V, W_O, b_Q, b_K, b_V, output.bias, groups, scale, keys, values)
+    W = HeadWeights(W_Q, W_K, W_V, W_O, b_Q, b_K, b_V, output.bias, groups, scale, keys, values)
+    return W if (added := added_to(attention)) is None else with_added_columns(W, added)
+
+
+def _bare_weights(model: nn.Module, layer: AttentionLayout, attention: nn.Module) -> HeadWeights:
+    """The weights of heads without any columns of their own, and of what was added to them."""
+    e, f, g, d = input_sizes(model, layer)
+    like = next(parameter for parameter in model.parameters() if parameter.is_floating_point())
+    W_Q, W_K, W_V, W_O = (like.new_zeros(layer.heads, *shape) for shape in ((e, 0), (f, 0), (g, 0), (0, d)))
+    W = HeadWeights(W_Q, W_K, W_V, W_O, None, None, None, None, len(layer.shares), None)
+    return W if (added := added_to(attention)) is None else with_added_columns(W, added)
 
 
 def _linear(model: nn.Module, columns: Columns) -> LinearMap:
@@ -253,7 +312,7 @@ def projections_by_module(model: nn.Module) -> Mapping[nn.Module, tuple[nn.Modul
     """Every attention module whose queries and keys come from linear maps -> these two."""
     found: dict[nn.Module, tuple[nn.Module, nn.Module]] = {}
     for layer in layout_of(model).layers:
-        if layer.query is not None and layer.key is not None:
-            pair = model.get_submodule(layer.query.path), model.get_submodule(layer.key.path)
-            found[model.get_submodule(layer.path)] = pair
+        query, key = (input_projection(model, layer, role) for role in ("query", "key"))
+        if query is not None and key is not None:
+            found[model.get_submodule(layer.path)] = model.get_submodule(query), model.get_submodule(key)
     return found

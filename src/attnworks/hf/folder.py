@@ -1,7 +1,7 @@
 """Folders of Hugging Face models with changed heads or mechanisms: the same three files as for models of attnworks.
 
 transformers alone cannot run such a model. Its config therefore names a model_type that transformers does not know.
-Where transformers can represent the model after all, `to_standard` gives it back with a plain config.
+Where transformers can represent the model after all, `hf/standard.py` gives it back with a plain config.
 """
 
 from __future__ import annotations
@@ -22,12 +22,14 @@ from attnworks.core.folders import COPY_FOLDER, TensorTable, disk_errors, load_e
 from attnworks.core.places import Slot
 from attnworks.core.tensors import tensors_of
 from attnworks.hf import quiet
+from attnworks.hf.added_columns import restore
 from attnworks.hf.anatomy import hf_layers
 from attnworks.hf.changed_layers import LAYERS_ENTRY, LayerPlace, describe_layers, places_of
 from attnworks.hf.cut.apply import apply, check
 from attnworks.hf.cut.keep import CUTS_ENTRY
 from attnworks.hf.cut.recipe import Recipe, heads_left
 from attnworks.hf.heads import (
+    ADDED_ENTRY,
     HEADS_ENTRY,
     MECHANISMS_ENTRY,
     WIDTHS_ENTRY,
@@ -50,11 +52,8 @@ from attnworks.models.surgery import cannot_keep
 
 MODEL_TYPE_PREFIX = "attnworks-"
 README_FILE = "README.md"
-FAMILIES_BY_HEAD_COUNT = ("llama", "mistral", "qwen2")
-FAMILIES_BY_HEAD_NUMBER = ("t5", "mt5")
 MOST_TIMES_LARGER = 8
 """How much larger a model of a folder of an earlier version may have been before heads were cut."""
-POSITION_BIAS = "relative_attention_bias.weight"
 
 
 def save_hf(model: Any, folder: Path) -> None:
@@ -110,13 +109,15 @@ class _Described:
     heads: dict[str, list[int]]
     cuts: list[Any]
     layers: dict[str, Any] | None
+    added: dict[str, Any]
 
     @classmethod
     def taken_from(cls, config: Any) -> _Described:
         """The entries of a config, which are removed from it."""
         names, taken = (MECHANISMS_ENTRY, WIDTHS_ENTRY, HEADS_ENTRY), vars(config)
         mechanisms, widths, heads = (taken.pop(name, {}) for name in names)
-        return cls(mechanisms, widths, heads, taken.pop(CUTS_ENTRY, []), taken.pop(LAYERS_ENTRY, None))
+        cuts, layers, added = taken.pop(CUTS_ENTRY, []), taken.pop(LAYERS_ENTRY, None), taken.pop(ADDED_ENTRY, {})
+        return cls(mechanisms, widths, heads, cuts, layers, added)
 
 
 def _build_reshaped(model_class: Any, config: Any, described: _Described) -> Any:
@@ -140,10 +141,16 @@ def _build_reshaped(model_class: Any, config: Any, described: _Described) -> Any
     for name, specs in described.mechanisms.items():
         place = places[name]
         put_mechanisms(model.get_submodule(place.attention), place.widths, specs, place.projections)
-    for entry, value in ((HEADS_ENTRY, described.heads), (CUTS_ENTRY, described.cuts)):
+    for entry, value in (
+        (HEADS_ENTRY, described.heads),
+        (CUTS_ENTRY, described.cuts),
+        (ADDED_ENTRY, described.added),
+    ):
         if value:
             setattr(model.config, entry, value)
     use_mechanisms(model, described.mechanisms)
+    for added in described.added.values():
+        restore(model, added)
     return model
 
 
@@ -205,63 +212,3 @@ def _check_heads(model: nn.Module, described: _Described) -> None:
         kept = heads_left(cuts, layers[Slot.parse(name)].place()[1].path)
         if described.layers is not None and described.heads[name] != kept:
             raise ValueError(f"the heads {described.heads[name]!r:.40} in {name}, whose cuts leave {kept!r:.40}")
-
-
-# The configs of Llama and T5 hold the width of a head beside the number of heads. They can describe a model with fewer
-# heads if all layers have the same number; in T5, whose position bias has one column per head, the same heads.
-
-
-def to_standard(model: nn.Module) -> nn.Module:
-    """The same model with a plain config, where transformers can represent it; else `model` itself."""
-    config: Any = getattr(model, "config", None)
-    kept: dict[str, list[int]] = getattr(config, HEADS_ENTRY, {})
-    if not kept or getattr(config, MECHANISMS_ENTRY, None) or getattr(config, WIDTHS_ENTRY, None):
-        return model
-    slots = {*map(str, hf_layers(model))}
-    changes = _changes(config, kept, model) if {*kept} == slots and all(kept.values()) else None
-    plain = None if changes is None else _changed(config, changes)
-    return model if plain is None else _rebuilt(model, plain, next(iter(kept.values())))
-
-
-def _changes(config: Any, kept: dict[str, list[int]], model: nn.Module) -> dict[str, int] | None:
-    """Entries of the config that say how many heads there are, if they can."""
-    if config.model_type in FAMILIES_BY_HEAD_NUMBER:
-        same = len({tuple(heads) for heads in kept.values()}) == 1
-        return {"num_heads": len(next(iter(kept.values())))} if same else None
-    if config.model_type not in FAMILIES_BY_HEAD_COUNT:
-        return None
-    weights = [part.weights() for part in hf_layers(model).values() if part.weights is not None]
-    sizes = {(*W.W_Q.shape[::2], W.groups) for W in weights}
-    if len(sizes) > 1:
-        return None
-    ((heads, width, groups),) = sizes
-    return {"num_attention_heads": heads, "num_key_value_heads": groups, "head_dim": width}
-
-
-def _changed(config: Any, changes: dict[str, int]) -> Any:
-    """The config with these entries and without those of attnworks; None if transformers would refuse it."""
-    from huggingface_hub.errors import StrictDataclassError
-
-    new = copy.deepcopy(config)
-    for name in (MECHANISMS_ENTRY, WIDTHS_ENTRY, HEADS_ENTRY, CUTS_ENTRY):
-        vars(new).pop(name, None)
-    try:
-        for name, value in changes.items():
-            setattr(new, name, value)
-        type(config).from_dict(new.to_dict())
-    except (StrictDataclassError, ValueError):
-        return None
-    return new
-
-
-def _rebuilt(model: Any, config: Any, heads: list[int]) -> nn.Module:
-    """The model with its weights under this config; the position bias [buckets h] is cut to these heads."""
-    with torch.random.fork_rng(devices=[]):
-        new = type(model)(config).to(next(model.parameters()).device).train(model.training)
-    if getattr(model, "generation_config", None) is not None:
-        new.generation_config = copy.deepcopy(model.generation_config)
-    old = tensors_of(model)
-    fill(new, {name: (T[:, heads] if name.endswith(POSITION_BIAS) else T).detach() for name, T in old.items()})
-    for name, tensor in tensors_of(new).items():
-        tensor.requires_grad_(old[name].requires_grad)
-    return new

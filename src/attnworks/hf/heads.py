@@ -11,21 +11,28 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from attnworks.attention.heads import HeadGroups, HeadMatrices
 from attnworks.core.places import Slot
+from attnworks.hf import quiet
+from attnworks.hf.added_columns import add_columns, describe
+from attnworks.hf.added_maps import added_to
+from attnworks.hf.added_proof import failed_proof
 from attnworks.hf.anatomy import HFPart, forget_layout, hf_layers, layout_of
 from attnworks.hf.cut.groups import keep_groups
 from attnworks.hf.cut.keep import keep_heads, refusal_to_keep
 from attnworks.hf.cut.recipe import PLAIN, Form
 from attnworks.hf.cut.stored import KEPT_HEADS
+from attnworks.hf.evidence.cut_graph import first_floats
+from attnworks.hf.evidence.inputs import probe_run
 from attnworks.hf.head_modules import HeadsIn, HeadsOut, head_groups_of
 from attnworks.hf.layout import AttentionLayout
 from attnworks.hf.linear import is_conv1d
 from attnworks.hf.position_bias import has_position_bias, select_positions
 from attnworks.models.anatomy import heads_of
 from attnworks.models.config import AttentionConfig
+from attnworks.models.modes import inference_mode
 from attnworks.models.surgery import head_choice_refusal
 
 MECHANISMS_ENTRY = "attnworks"
@@ -36,6 +43,12 @@ WIDTHS_ENTRY = "attnworks_widths"
 
 HEADS_ENTRY = "attnworks_heads"
 """Entry of the config: the heads of its changed layers, by their numbers in the original model; -1 for a new one."""
+
+ADDED_ENTRY = "attnworks_added"
+"""Entry of the config: the columns and heads that were added beside the projections of its changed layers."""
+
+GROWTH_ATTRIBUTE = "_attnworks_growth"
+"""The attribute of a model that holds, for each attention module, why columns cannot be added to it, or None."""
 
 _COUNT_ATTRIBUTES = ("num_attention_heads", "num_heads", "n_heads")
 _WIDTH_ATTRIBUTES = ("all_head_size", "inner_dim", "split_size")
@@ -54,27 +67,43 @@ def hf_refusal_to_grow(model: nn.Module, slot: Slot) -> str | None:
     """Why heads of a layer cannot be widened or added, in words; None if they can."""
     if reason := missing_layer_reason(model, slot):
         return reason
-    part = hf_layers(model)[slot]
-    model, layout, attention = part.place()
+    _, layout, attention = hf_layers(model)[slot].place()
     if len(layout.slots) > 1:
         return "weights that several layers share"
     if not layout.heads:
         return "no heads at all"
-    if hasattr(attention, KEPT_HEADS):
-        return "heads that were removed, for which attention is still computed"
-    groups = head_groups_of(attention)
-    paths = projection_paths(layout)
-    if paths is None:
-        return "projections that are not known"
-    if len({*paths}) < len(paths):
-        return "queries, keys and values that are one projection"
-    if not all(_is_linear(model.get_submodule(path)) for path in paths):
-        return "projections that are not linear layers of torch"
-    if len(layout.shares) < layout.heads:
-        return "keys and values that several heads share"
-    if layout.turned:
-        return "queries and keys that are turned by position (rotary)"
-    return None if groups is None or _grows(groups) else "mechanisms that depend on the width of a head"
+    if (groups := head_groups_of(attention)) is not None and not _grows(groups):
+        return "mechanisms that depend on the width of a head"
+    return None if _widens_in_place(model, layout) else _failed_proof(model, layout, slot)
+
+
+def _widens_in_place(model: nn.Module, layout: AttentionLayout) -> bool:
+    """Whether the projections of a layer can be replaced by wider ones: each of its own, and nothing done to columns.
+
+    In all other layers columns are added beside the projections.
+    """
+    attention, paths = model.get_submodule(layout.path), projection_paths(layout)
+    if paths is None or added_to(attention) is not None or hasattr(attention, KEPT_HEADS):
+        return False
+    apart = len({*paths}) == len(paths) and len(layout.shares) == layout.heads and not layout.turned
+    linear = all(_is_linear(model.get_submodule(path)) for path in paths)
+    return apart and linear and layout.factor is not None and not layout.problems
+
+
+def _failed_proof(model: nn.Module, layout: AttentionLayout, slot: Slot) -> str | None:
+    """The reason of `failed_proof`, which is run once for each layer of a model."""
+    known: dict[str, str | None] = vars(model).setdefault(GROWTH_ATTRIBUTE, {})
+    if layout.path not in known:
+        run = probe_run(model)
+
+        def read() -> Tensor:
+            found = first_floats(run())
+            assert found is not None
+            return found
+
+        with inference_mode(model), quiet():
+            known[layout.path] = failed_proof(model, layout, slot, read)
+    return known[layout.path]
 
 
 def projection_paths(layout: AttentionLayout) -> tuple[str, str, str, str] | None:
@@ -200,6 +229,10 @@ def hf_put_heads(
     origins    the number that each head had in the layer before; None for a new one
     """
     _, layout, attention = part.place()
+    if not _widens_in_place(model, layout):
+        add_columns(model, layout, slot, heads, heads_of(part))
+        _write_added(model, attention, slot)
+        return
     paths = projection_paths(layout)
     assert paths is not None
     keep_groups(attention, origins, layout.widths)
@@ -215,6 +248,14 @@ def hf_put_heads(
     output = model.get_submodule(paths[3])
     assert isinstance(output, HeadsIn)
     output.weight.copy_(torch.cat([head.W_O for head in heads]).T)
+
+
+def _write_added(model: Any, attention: nn.Module, slot: Slot) -> None:
+    """Write into the config what was added to a layer."""
+    others = {name: of for name, of in getattr(model.config, ADDED_ENTRY, {}).items() if name != str(slot)}
+    added = added_to(attention)
+    model.config.attnworks = getattr(model.config, MECHANISMS_ENTRY, {})
+    model.config.attnworks_added = others if added is None else {**others, str(slot): describe(added)}
 
 
 def _write_heads(model: Any, attention: Any, slot: Slot, origins: Sequence[int | None]) -> list[int]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Literal, cast
+from typing import Literal, NamedTuple, cast
 
 from jaxtyping import Float
 from torch import Tensor, nn
@@ -28,6 +28,15 @@ ATTENTION_ROLES: tuple[Role, ...] = ("self", "cross")
 StackKind = Literal["encoder", "decoder"]
 
 
+class ValueWeights(NamedTuple):
+    """The maps of an attention layer after its weights P: it computes sum_h P_h (Z W_V,h + b_V,h) W_O,h + b_O."""
+
+    W_V: Float[Tensor, "h f v"]
+    W_O: Float[Tensor, "h v e"]
+    b_V: Float[Tensor, "h v"] | None  # noqa: N815
+    b_O: Float[Tensor, " e"] | None  # noqa: N815
+
+
 @dataclass(frozen=True, eq=False)
 class Part:
     """One summand of the residual stream.
@@ -41,7 +50,8 @@ class Part:
     turned      whether queries and keys are rotated by position
     factor      the branch is multiplied by this before it is added
     bias        a vector that the block adds with it
-    step        parts of one step read the same stream: the sum of all steps before
+    step        attention reads the sum of all parts of earlier steps; other parts may read less than that
+    number      of the attention layer, if it is not that of the block: a block may have several
     """
 
     role: Role
@@ -55,6 +65,7 @@ class Part:
     factor: float = 1.0
     bias: nn.Parameter | None = None
     step: int = 0
+    number: int | None = None
 
     def summand(self, output: Tensor) -> Tensor:
         """What is added to the stream, from the output of the branch."""
@@ -84,10 +95,29 @@ class Part:
         W = self.weights()
         return Geometry(self.heads, W.W_Q.shape[-1], W.W_V.shape[-1])
 
+    def multiply_adds(self) -> int:
+        """Of its projections, for one query and one key."""
+        assert self.weights is not None
+        W = self.weights()
+        (_, e, k), (_, f, v), (hk, hv) = W.W_Q.shape, W.W_V.shape, W.columns()
+        return e * (hk + hv) + f * (min(hk, W.groups * k) + min(hv, W.groups * v))
+
     def W_O(self) -> Float[Tensor, "h v e"] | None:
         """The output projection of each head; None where heads are gated or mixed before it."""
         assert self.weights is not None
         return self.weights().W_O
+
+    def growing_weights(self) -> HeadWeights:
+        """The weights to which columns can be added."""
+        assert self.weights is not None
+        return self.weights()
+
+    def value_weights(self) -> ValueWeights | None:
+        """The maps of values and of the output, which may be known where those of queries and keys are not."""
+        if self.weights is None:
+            return None
+        W = self.weights()
+        return ValueWeights(W.W_V, W.W_O, W.b_V, W.b_O)
 
     def groups(self) -> list[int]:
         """For each head the number of the group that shares its keys and values."""
@@ -118,7 +148,8 @@ class BlockAnatomy:
 
     def slot(self, part: Part) -> Slot:
         """The name of one of its attention layers."""
-        return Slot("cross" if part.role == "cross" else self.kind, self.layer)
+        number = self.layer if part.number is None else part.number
+        return Slot("cross" if part.role == "cross" else self.kind, number)
 
 
 def own_anatomy(model: nn.Module) -> tuple[BlockAnatomy, ...] | None:
@@ -150,8 +181,7 @@ def every_layer(blocks: Sequence[BlockAnatomy] | None) -> dict[Slot, Part]:
 
 def heads_of(part: Part) -> list[HeadMatrices]:
     """The heads of a layer, each in its own width, as views of the weights where possible."""
-    assert part.weights is not None
-    W = part.weights()
+    W = part.growing_weights()
     keys = W.key_widths or (W.W_Q.shape[-1],) * len(W.W_Q)
     values = W.value_widths or (W.W_V.shape[-1],) * len(W.W_V)
     return [_head(W, head, *widths) for head, widths in enumerate(zip(keys, values, strict=True))]

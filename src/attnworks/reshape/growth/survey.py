@@ -192,7 +192,8 @@ class GrowthSurvey:
         Heads that do not start from a copy fit noise. Where queries and keys are turned by position, new columns are
         not, so that there is no copy.
         """
-        slots = [slot for slot, sums in self.sums.items() if sums.scale is not None and not self.layers[slot].turned]
+        slots = [slot for slot, part in self.layers.items() if part.weights is not None and not part.turned]
+        slots = [slot for slot in slots if self.sums[slot].scale is not None]
         copies: dict[Slot, _Copy] = {}
         for done, slot in enumerate(slots):
             self.tell(COPIES, done, len(slots))
