@@ -46,10 +46,17 @@ def norm(*, centred: bool = True) -> FrozenNorm:
     return FrozenNorm(randn(B, N, 1).exp(), randn(D_E), randn(D_E), centred)
 
 
-def hop(heads: int = HEADS, d_v: int = D_V, *, before: FrozenNorm | None = None, bias: bool = True) -> Hop:
+def hop(
+    heads: int = HEADS,
+    d_v: int = D_V,
+    *,
+    before: FrozenNorm | None = None,
+    after: FrozenNorm | None = None,
+    bias: bool = True,
+) -> Hop:
     P, b_V, b_O = randn(B, heads, N, N).softmax(-1), randn(heads, d_v), randn(D_E)
     weights = randn(heads, D_E, d_v), randn(heads, d_v, D_E)
-    return Hop(lambda: P, *weights, b_V if bias else None, b_O if bias else None, before)
+    return Hop(lambda: P, *weights, b_V if bias else None, b_O if bias else None, before, after)
 
 
 def stack(kind: str) -> list[PathStep]:
@@ -65,6 +72,8 @@ def stack(kind: str) -> list[PathStep]:
         return [step for source in mlp for step in (PathStep((hop(before=norm(centred=False)),)), PathStep((source,)))]
     if kind == "post":
         return [step for source in mlp for step in (PathStep((hop(),), norm=norm()), PathStep((source,), norm=norm()))]
+    if kind == "norm after":
+        return [PathStep((hop(before=norm(centred=False), after=norm()),)) for _ in mlp]
     if kind == "parallel":
         return [PathStep((source, hop(before=norm()))) for source in mlp]
     assert kind == "cross"
@@ -72,13 +81,14 @@ def stack(kind: str) -> list[PathStep]:
     return [step for seen in cross for step in (PathStep((hop(),), norm=norm()), seen)]
 
 
-KINDS = ("plain", "ragged", "no skip", "pre", "post", "parallel", "cross")
+KINDS = ("plain", "ragged", "no skip", "pre", "post", "norm after", "parallel", "cross")
 kinds = pytest.mark.parametrize("kind", KINDS)
 
 
 def one_head(branch: Hop, h: int, Z: Tensor) -> Tensor:
     Z = Z if branch.norm is None else branch.norm.linear(Z)
-    return branch.maps()[:, h] @ (Z @ branch.W_V[h]) @ branch.W_O[h]
+    added = branch.maps()[:, h] @ (Z @ branch.W_V[h]) @ branch.W_O[h]
+    return added if branch.after is None else branch.after.linear(added)
 
 
 class Beginning(NamedTuple):
@@ -98,6 +108,7 @@ def beginnings(entry: Tensor, steps: Sequence[PathStep]) -> Iterator[Beginning]:
                 T, length, paths = branch.output, branch.length, branch.paths
             else:
                 T, length, paths = constant_by_hand(branch).expand_as(entry), 1, 0
+                T = T if branch.after is None else branch.after.linear(T) + the(branch.after.beta)
             yield Beginning(T if step.norm is None else step.norm.linear(T), length, at, paths)
         if step.norm is not None:
             yield Beginning(the(step.norm.beta).expand_as(entry), 0, at, 0)
@@ -152,7 +163,8 @@ def real_forward(entry: Tensor, steps: Sequence[PathStep]) -> Tensor:
             else:
                 read = x if branch.norm is None else branch.norm.linear(x) + the(branch.norm.beta)
                 V = read.unsqueeze(1) @ branch.W_V + (0 if branch.b_V is None else branch.b_V.unsqueeze(1))
-                y = y + (branch.maps() @ V @ branch.W_O).sum(1) + (0 if branch.b_O is None else branch.b_O)
+                added = (branch.maps() @ V @ branch.W_O).sum(1) + (0 if branch.b_O is None else branch.b_O)
+                y = y + (added if branch.after is None else branch.after.linear(added) + the(branch.after.beta))
         x = y if step.norm is None else step.norm.linear(y) + the(step.norm.beta)
     return x
 

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from attnworks.core.errors import UsageError
 from attnworks.core.places import HeadId, Kind, Slot
 from attnworks.core.team import Team
 from attnworks.core.tensors import Scratch
@@ -33,7 +34,7 @@ from attnworks.models.modes import eval_mode, in_float64
 from attnworks.text.passages import Passage, from_texts
 from attnworks.text.tokens import Batch
 from attnworks.traces.edits import CountHeadsHook, HeadsOffHook, gate_gradients, without_parts
-from attnworks.traces.forward import record_forward
+from attnworks.traces.forward import ForwardTrace, record_forward
 from attnworks.traces.layer import LayerTrace, StreamTrace
 from attnworks.traces.loss import TextLoss
 from attnworks.traces.maps import Maps
@@ -148,6 +149,7 @@ class Examiner:
         self.hook = MeasureHook(measures, self.accumulator)
         self.notes: list[str] = []
         self.unsound: dict[Kind, float] = {}
+        self.refused: dict[tuple[str, Kind], str] = {}
         self.heads: dict[Slot, int] = {}
         self.loss_readings: list[Reading] = []
         self.depth_measures, self.gradient_measures, self.ablation_measures, self.loss_measures = (
@@ -197,6 +199,9 @@ class Examiner:
         for kind, worst in sorted(self.unsound.items()):
             why = f"its parts do not add up to its residual stream (relative error {worst:.1e})"
             self.notes.append(f"{_names(self.depth_measures)}: not reported for the {kind}, because {why}")
+        refused = reversed(self.team.gather(self.refused))
+        self.refused = dict(item for table in refused for item in table.items())
+        self.notes.extend(f"{name}: not reported for the {kind}: {why}" for (name, kind), why in self.refused.items())
         self.notes = list(dict.fromkeys(self.notes))
 
     def _reasons(self) -> list[dict[Slot, str]]:
@@ -206,10 +211,11 @@ class Examiner:
         return [dict(item for reasons in found for item in reasons.items()) for found in by_measure]
 
     def readings(self) -> Readings:
-        """All readings, without those across depth of stacks whose parts do not add up to the residual stream."""
+        """All readings, without those across depth of stacks that they are not known for."""
         readings = self.accumulator.readings(self._count_heads())
-        deep = {spec.name for measure in self.depth_measures for spec in measure.declares()}
-        sound = [found for found in readings.values() if found.name not in deep or found.kind not in self.unsound]
+        names = {spec.name: measure.name for measure in self.depth_measures for spec in measure.declares()}
+        refused = {*self.refused, *((name, kind) for name in names.values() for kind in self.unsound)}
+        sound = [found for found in readings.values() if (names.get(found.name), found.kind) not in refused]
         readings = Readings([*sound, *self.loss_readings])
         for measure in self.measures:
             for reading in measure.conclude(readings):
@@ -252,9 +258,17 @@ class Examiner:
                 for (kind, _), error in errors.items():
                     if kind not in sound:
                         self.unsound[kind] = max(error, self.unsound.get(kind, 0.0))
-                for measure in self.depth_measures:
-                    self._fold(placed for trace in traces for placed in measure.forward(trace))
+                for trace in traces:
+                    self._measure_depth(trace)
         self.advance(len(batch))
+
+    def _measure_depth(self, trace: ForwardTrace) -> None:
+        for measure in self.depth_measures:
+            try:
+                self._fold(measure.forward(trace))
+            except UsageError as error:
+                why = f"{error.asked} needs {error.expected}, got {error.got}"
+                self.refused.setdefault((measure.name, trace.kind), why)
 
     def _gradients(self, batch: Batch, rows: Tensor, objective: Objective) -> None:
         for slot, gradient in gate_gradients(self.subject, objective, batch, rows).items():

@@ -97,7 +97,7 @@ class PartLayout:
     attention   the module that calls attention, for a part that is an attention layer
     factor      the branch is multiplied by this before it is added
     bias        the path of a parameter that the block adds with it
-    step        parts of one step read the same stream: the sum of all steps before
+    step        attention reads the sum of all parts of earlier steps; other parts may read less than that
     """
 
     role: Role

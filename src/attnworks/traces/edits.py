@@ -18,7 +18,7 @@ from attnworks.models.anatomy import BlockAnatomy, Part
 from attnworks.models.modes import eval_mode
 from attnworks.text.tokens import Batch
 from attnworks.traces.layer import LayerTrace
-from attnworks.traces.subject import LayerHook, Subject, first
+from attnworks.traces.subject import LayerHook, Subject, first, stream_read
 from attnworks.training.objectives.contract import Objective
 
 REMOVABLE_PARTS = ("skip", "mlp", "norm")
@@ -103,6 +103,13 @@ def without_parts(subject: Subject, removed: Collection[str]) -> Iterator[None]:
     if not removed or before is None:
         yield
         return
+    normed = [part.branch for block in before for part in block.parts if part.ends_in_norm]
+    if "norm" in removed and normed:
+        expected, got = (
+            "norms of what parts read, or of sums",
+            f"a norm of what a part adds ({type(normed[0]).__name__})",
+        )
+        raise UsageError(f"{subject.name} without norm", expected, got, "remove skip or mlp only")
     try:
         with ExitStack() as hooks:
             for block in {block.module: block for block in before}.values():
@@ -124,12 +131,15 @@ def _reduced_anatomy(block: BlockAnatomy, removed: Collection[str]) -> BlockAnat
 class _ReducedBlock:
     """Removes parts of one block by hooks. It tracks the stream through the block, which skip connections add.
 
+    `first` is the part that began the present step: the skip connection of a step is taken from this part alone.
+
     Its hooks on parts are registered while the block runs, after those of others, which see the original outputs.
     """
 
     def __init__(self, block: BlockAnatomy, removed: frozenset[str]) -> None:
         self.block, self.removed = block, removed
         self.stream: Tensor | None = None
+        self.first: Part | None = None
         self.passed = 0
         self.handles: list[Any] = []
 
@@ -141,7 +151,7 @@ class _ReducedBlock:
 
     def _entered(self, _: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         self._release()
-        self.stream = args[0] if args else kwargs["hidden_states"]
+        self.stream = stream_read(args, kwargs)
         for part in self.block.parts:
             self.handles.append(part.branch.register_forward_hook(self._branch(part)))
             if part.norm is not None:
@@ -150,19 +160,21 @@ class _ReducedBlock:
     def _release(self) -> None:
         for handle in self.handles:
             handle.remove()
-        self.handles, self.stream, self.passed = [], None, 0
+        self.handles, self.stream, self.first, self.passed = [], None, None, 0
 
     def _branch(self, part: Part):
         def hook(_: nn.Module, __: Any, output: Any) -> Any:
             Y = first(output)
             x = self._stream_for(Y)
             if part.role == "mlp" and "mlp" in self.removed:
-                return _with_first(output, Y.new_zeros(Y.shape) if self.block.skip else x)
-            if self.block.skip and "skip" in self.removed:
-                self._advance(Y.new_zeros(Y.shape) if self.block.parallel else Y)
-                return _with_first(output, Y - x)
-            if not self.block.parallel:
-                self._advance(x + Y if self.block.skip else Y)
+                return _with_first(output, part.output_for(Y.new_zeros(Y.shape) if self.block.skip else x))
+            if self.first is None or part.step != self.first.step:
+                self.first = part
+            begins = part is self.first
+            added, skip = part.summand(Y), self.block.skip and "skip" not in self.removed
+            self._advance(added if begins and not skip else x + added)
+            if self.block.skip and not skip and begins:
+                return _with_first(output, part.output_for(added - x))
             return output
 
         return hook

@@ -12,9 +12,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from attnworks.attention.heads import HeadWeights
 from attnworks.core.errors import UsageError
 from attnworks.core.notation import tolerance
+from attnworks.models.anatomy import ATTENTION_ROLES, Part, ValueWeights
 from attnworks.traces.forward import FLOAT32_ROUNDING, BlockTrace, ForwardTrace, PartTrace
 from attnworks.traces.layer import LayerTrace
 from attnworks.traces.maps import maps_of
@@ -64,14 +64,14 @@ def frozen_steps(forward: ForwardTrace) -> list[FrozenStep]:
 def frozen_norm(norm: nn.Module, stream: Float[Tensor, "b i e"]) -> FrozenNorm:
     """The norm with the scale of each row as it is at `stream`: linear(stream) + beta = norm(stream).
 
-    LayerNorm and RMSNorm of any package, with eps at any place: 1 / scale is computed from the norm's output. The norm
-    subtracts the mean if its output does not change when its input is shifted. Another norm is refused.
+    LayerNorm and RMSNorm of any package, with eps at any place and gamma = weight or 1 + weight: 1 / scale is computed
+    from the norm's output. The norm subtracts the mean if its output does not change when its input is shifted. Another
+    norm is refused.
     Source: D1, S0.11 (a norm is linear once its scale is frozen).
     """
     wide = torch.promote_types(stream.dtype, torch.float32)
     e, real = stream.shape[-1], first(norm(stream)).detach().to(wide)
-    gamma, beta = _parameter(norm, "weight", "gamma"), _parameter(norm, "bias", "beta")
-    gamma = real.new_ones(e) if gamma is None else gamma.to(wide)
+    gamma, beta = _gamma(norm, stream.new_zeros(e)).to(wide), _parameter(norm, "bias", "beta")
     beta = None if beta is None else beta.to(wide)
     probe = (torch.arange(e, device=stream.device) % 5).to(stream.dtype)
     noticed = (first(norm(probe + 10)) - first(norm(probe))).detach().to(wide).norm()
@@ -89,6 +89,24 @@ def frozen_norm(norm: nn.Module, stream: Float[Tensor, "b i e"]) -> FrozenNorm:
         got = f"another function, {error.item():.1e} away from it"
         raise UsageError(f"freezing {type(norm).__name__}", expected, got, REMEDY)
     return frozen
+
+
+def _gamma(norm: nn.Module, zeros: Float[Tensor, " e"]) -> Float[Tensor, " e"]:
+    """What a norm multiplies each channel by, up to a number: of the candidates, what its output is proportional to."""
+    weight = _parameter(norm, "weight", "gamma")
+    if weight is None or weight.shape != zeros.shape:
+        return torch.ones_like(zeros)
+    signs = torch.ones_like(zeros)
+    signs[1::2] = -1.0
+    signs[-1] -= signs.sum()  # a mean of zero
+    given = ((first(norm(signs)) - first(norm(zeros))).detach() / signs).double()
+    return min((weight, 1.0 + weight), key=lambda gamma: _off(gamma.double(), given))
+
+
+def _off(gamma: Float[Tensor, " e"], given: Float[Tensor, " e"]) -> float:
+    """How far a vector is from being a multiple of another one, relative to its size."""
+    factor = (gamma * given).sum() / given.square().sum().clamp_min(torch.finfo(given.dtype).tiny)
+    return ((gamma - factor * given).norm() / gamma.norm().clamp_min(torch.finfo(given.dtype).tiny)).item()
 
 
 def whole_maps(trace: LayerTrace) -> Float[Tensor, "b h i j"]:
@@ -121,15 +139,19 @@ def _branch(block: BlockTrace, traced: PartTrace, output: FrozenOutput | None, r
     if attention is None or output is None or part.role == "cross":
         added = traced.output.detach().to(wide).masked_fill(~real, 0.0)
         return Source(added) if attention is None else Source(added, length=1, paths=attention.heads)
-    W, norm = _weights(attention), None
+    W, norm = _weights(part, attention), None
     stream = traced.stream.masked_fill(~real, 0.0)
     if block.anatomy.norm == "pre" and part.norm is not None:
         norm = frozen_norm(part.norm, stream)
         stream = first(part.norm(stream))
     W_V, b_V = W.W_V.detach().to(wide), None if W.b_V is None else W.b_V.detach().to(wide)
+    asked, expected = f"paths through {attention.slot}", "values that are a linear map of the stream or its norm"
+    if W_V.shape[1] != stream.shape[-1]:
+        raise UsageError(asked, expected, "values of something else", REMEDY)
     V = torch.einsum("bie,hev->bhiv", stream.to(wide), W_V)
     V = V if b_V is None else V + b_V.unsqueeze(1)
-    _check_same(attention, V, attention.shared(attention.V, slice(None)), real.unsqueeze(1), "values", "projections")
+    if (error := _distance(V, attention.shared(attention.V, slice(None)), real.unsqueeze(1))) is not None:
+        raise UsageError(asked, expected, f"others, {error:.1e} away", REMEDY)
     return Hop(partial(whole_maps, attention), W_V, output.W_O, b_V, output.b_O, norm, output.after)
 
 
@@ -137,13 +159,16 @@ def _frozen_output(traced: PartTrace, real: Tensor) -> FrozenOutput | None:
     """What follows the heads of an attention layer, checked against what the layer adds; None for other parts."""
     attention, part = traced.attention, traced.part
     if attention is None:
-        if part.attention is None:
+        if part.role not in ATTENTION_ROLES:
             return None
-        asked = f"paths through {type(part.attention).__name__}"
+        asked = f"paths through {type(part.attention or part.branch).__name__}"
         raise UsageError(asked, "attention that is observed", "one that is not", REMEDY)
-    W, wide = _weights(attention), torch.promote_types(traced.output.dtype, torch.float32)
+    W, wide = _weights(part, attention), torch.promote_types(traced.output.dtype, torch.float32)
     W_O, b_O = W.W_O.detach().to(wide), None if W.b_O is None else W.b_O.detach().to(wide)
     bias = None if part.bias is None else part.bias.detach().to(wide)
+    asked, expected = f"paths through {attention.slot}", "a layer that adds its heads times W_O, or a norm of that"
+    if W_O.shape[:2] != attention.Y.shape[1::2]:
+        raise UsageError(asked, expected, "heads of other sizes", REMEDY)
     Z = torch.einsum("bhiv,hve->bie", attention.Y.to(wide), W_O)
     Z = Z if b_O is None else Z + b_O
     if part.ends_in_norm and part.branch is not part.output:
@@ -154,24 +179,27 @@ def _frozen_output(traced: PartTrace, real: Tensor) -> FrozenOutput | None:
     else:
         found = FrozenOutput(part.factor * W_O, _sum(None if b_O is None else part.factor * b_O, bias))
         added = part.summand(Z)
-    what = f"the product of its heads and W_O, but for a norm, before {type(part.branch).__name__}"
-    _check_same(attention, added, traced.output, real, "what it adds to the stream", what)
+    if (error := _distance(added, traced.output, real)) is not None:
+        got = f"something else before the end of {type(part.branch).__name__}, {error:.1e} away"
+        raise UsageError(asked, expected, got, REMEDY)
     return found
 
 
-def _weights(attention: LayerTrace) -> HeadWeights:
-    if attention.weights is None:
+def _weights(part: Part, attention: LayerTrace) -> ValueWeights:
+    if attention.weights is not None:
+        W = attention.weights
+        return ValueWeights(W.W_V, W.W_O, W.b_V, W.b_O)
+    if (found := part.value_weights()) is None:
         raise UsageError(f"paths through {attention.slot}", "a layer whose weights are known", "none", REMEDY)
-    return attention.weights
+    return found
 
 
-def _check_same(attention: LayerTrace, got: Tensor, expected: Tensor, real: Tensor, name: str, source: str) -> None:
-    """An error unless two tensors are the same at real tokens."""
+def _distance(got: Tensor, expected: Tensor, real: Tensor) -> float | None:
+    """How far two tensors are from each other at real tokens; None if that is rounding."""
     got, expected = (T.masked_fill(~real, 0.0) for T in (got, expected))
     error, size = (got - expected).abs().max(), expected.abs().max()
-    if not error <= max(tolerance(expected.dtype).rtol, FLOAT32_ROUNDING) * size.clamp_min(1.0):
-        off = f"something else, {error.item():.1e} away"
-        raise UsageError(f"paths through {attention.slot}", f"{name} computed by {source} alone", off, REMEDY)
+    allowed = max(tolerance(expected.dtype).rtol, FLOAT32_ROUNDING) * size.clamp_min(1.0)
+    return None if error <= allowed else error.item()
 
 
 def _sum(a: Tensor | None, b: Tensor | None) -> Tensor | None:

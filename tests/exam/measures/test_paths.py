@@ -295,12 +295,20 @@ class Cube(nn.Module):
         return z**3
 
 
+class Gemma(nn.RMSNorm):
+    """Its weight is the difference to one."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return nn.functional.rms_norm(x, self.normalized_shape) * (1.0 + self.weight)
+
+
 NORMS = {
     "own": LayerNorm(D_E),
     "own documented": LayerNorm(D_E, "documented", 0.1),
     "torch": nn.LayerNorm(D_E, 0.1),
     "torch plain": nn.LayerNorm(D_E, elementwise_affine=False),
     "RMS": nn.RMSNorm(D_E),
+    "1 + weight": Gemma(D_E),
 }
 
 
@@ -326,7 +334,8 @@ def test_another_norm_is_refused() -> None:
 
 def test_unknown_weights_are_refused() -> None:
     forward = pure()
-    vars(forward.blocks[0].parts[0].attention)["weights"] = None
+    part = forward.blocks[0].parts[0]
+    vars(part.attention)["weights"] = vars(part.part)["weights"] = None
     with pytest.raises(UsageError, match=r"enc\.0"):
         Paths(MeasureContext(N)).forward(forward)
 

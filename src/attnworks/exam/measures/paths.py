@@ -152,6 +152,8 @@ class Rollout(Measure):
     def forward(self, forward: ForwardTrace) -> list[PlacedSample]:
         traces = [part.attention for block in forward.blocks for part in block.parts]
         own = [trace for trace in traces if trace is not None and trace.slot.kind == forward.kind]
+        if not own:
+            return []
         real = forward.tokens.real
         number = real.sum(-1)
         tokens = entropy(rollout([rollout_step(whole_maps(trace)) for trace in own])).exp()

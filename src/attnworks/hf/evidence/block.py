@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
+from attnworks.core.errors import short_message
 from attnworks.core.notation import tolerance
 from attnworks.core.places import Kind
 from attnworks.hf.evidence.block_runs import BlockRun, ModuleRun
 from attnworks.hf.evidence.readings import Reading, read_by
-from attnworks.hf.evidence.stream_sums import NoSumError, StreamSum, Term, stream_sums
+from attnworks.hf.evidence.stream_sums import NO_SUM, NoSumError, StreamSum, Term, stream_sums
 from attnworks.hf.layout import BlockLayout, PartLayout
 from attnworks.models.anatomy import BlockAnatomy, Part, Role
 from attnworks.models.config import NormOrder
@@ -49,16 +50,21 @@ def find_block(block: BlockRun, attention: Mapping[str, Kind]) -> FoundBlock:
     try:
         summands = _summands(block)
         layout = _layout(block, summands, attention)
-        check_sum(layout, block)
+        check_sum(layout, block, every_norm=False)
     except NoSumError as error:
-        layout = BlockLayout("encoder", 0, block.path, (), None, problem=str(error))
+        several = str(error) == NO_SUM and block.entry.dim() > 3
+        problem = "it carries several streams at once" if several else str(error)
+        layout = BlockLayout("encoder", 0, block.path, (), None, problem=problem)
         return FoundBlock(block, layout, any(path.startswith(f"{block.path}.") for path in attention))
     mixes = any(part.role != "mlp" for part in layout.parts)
     return FoundBlock(block, layout, mixes, any(summand.reading.ahead for summand in summands))
 
 
-def check_sum(layout: BlockLayout, block: BlockRun) -> None:
-    """Raises NoSumError if the parts of a layout do not add up to what the block gave, or norms read another stream."""
+def check_sum(layout: BlockLayout, block: BlockRun, *, every_norm: bool = True) -> None:
+    """Raises NoSumError if the parts of a layout do not add up to what the block gave, or norms read another stream.
+
+    Without `every_norm`, only those of attention are looked at.
+    """
     runs = {run.path: run for run in block.runs}
     if not all(part.branch in runs and (part.norm is None or part.norm in runs) for part in layout.parts):
         raise NoSumError("some of its parts did not run")
@@ -66,13 +72,16 @@ def check_sum(layout: BlockLayout, block: BlockRun) -> None:
     anatomy = BlockAnatomy("encoder", 0, block.module, parts, layout.order)
     entry, exit = block.entry.detach(), _exit(block).detach()
     allowed = max(tolerance(exit.dtype).rtol, FLOAT32_ROUNDING)
-    with torch.no_grad():
-        error = stream_identity_error(anatomy, entry, exit, [runs[part.branch].value for part in layout.parts])
+    try:
+        with torch.no_grad():
+            error = stream_identity_error(anatomy, entry, exit, [runs[part.branch].value for part in layout.parts])
+    except Exception as error:
+        raise NoSumError(f"a norm of its sums reads more than the stream ({short_message(error)})") from error
     if not error <= allowed:
         raise NoSumError(f"its parts add up to its output with an error of {error:.1e} only")
     for part in layout.parts if layout.order == "pre" else ():
         read = None if part.norm is None else runs[part.norm].input
-        if read is not None:
+        if read is not None and (every_norm or part.attention is not None):
             before = [(other, made) for other, made in zip(layout.parts, parts, strict=True) if other.step < part.step]
             x = entry + sum(made.summand(runs[other.branch].value.reshape(entry.shape)) for other, made in before)
             if not (x - read.detach().reshape(x.shape)).abs().max() <= allowed * x.abs().max():
@@ -141,7 +150,7 @@ def _layout(block: BlockRun, summands: Sequence[_Summand], attention: Mapping[st
         raise NoSumError("it has norms of parts and norms of sums")
     order: NormOrder | None = "post" if post else "pre" if pre else None
     callers = _attention_callers(summands, attention)
-    steps = _steps(summands)
+    steps = _steps(summands, callers)
     parts = [_part(summand, callers.get(summand), attention, steps[summand]) for summand in summands]
     parts.sort(key=lambda part: part.step)
     mixer = next((summand for summand in summands if summand not in callers and summand.reading.mixer), None)
@@ -179,12 +188,17 @@ def _attention_callers(summands: Sequence[_Summand], attention: Mapping[str, Kin
     return found
 
 
-def _steps(summands: Sequence[_Summand]) -> dict[_Summand, int]:
-    """The step of each part: one after the last step that is in the stream that it reads."""
+def _steps(summands: Sequence[_Summand], callers: Collection[_Summand]) -> dict[_Summand, int]:
+    """The step of each part: one after the last step that is in the stream that it reads.
+
+    Parts that attention does not read come after it, even if they could be earlier.
+    """
     steps: dict[ModuleRun, int] = {}
     for summand in summands:
         read = [steps[run] for run in summand.reading.parts if run in steps]
-        steps[summand.term.run] = 1 + max(read, default=-1)
+        own = steps[summand.term.run] = 1 + max(read, default=-1)
+        if summand in callers:
+            steps |= {run: max(step, own) for run, step in steps.items() if run not in summand.reading.parts}
     return {summand: steps[summand.term.run] for summand in summands}
 
 

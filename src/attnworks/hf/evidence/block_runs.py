@@ -88,12 +88,17 @@ class _Recorder:
         self.items = {item for module in model.modules() if isinstance(module, nn.ModuleList) for item in module}
         self.outermost: list[BlockRun] = []
         self.open: list[BlockRun] = []
+        self.recorded: list[bool] = []
 
     def before(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         if module in self.items and (entry := first_floats([*args, *kwargs.values()])) is not None:
             block = BlockRun(self.paths[module], module, entry)
             (self.open[-1].inner if self.open else self.outermost).append(block)
             self.open.append(block)
+            self.recorded.append(torch.is_grad_enabled())
+            torch.set_grad_enabled(True)
+            if entry.is_leaf:
+                entry.requires_grad_(True)
 
     def after(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> Any:
         made, read = first_floats(output), first_floats([*args, *kwargs.values()])
@@ -110,6 +115,7 @@ class _Recorder:
 
     def _close(self, made: Tensor | None) -> None:
         block = self.open.pop()
+        torch.set_grad_enabled(self.recorded.pop())
         block.runs = _joined(block)
         if made is None or made.shape != block.entry.shape or made.dim() < 2:
             return

@@ -109,7 +109,7 @@ def _parts_in(
         return None
     parts = {term.run for found in sums for term in found.terms}
     norms = {found.norm for found in sums if found.norm is not None}
-    return parts if parts | norms <= known.keys() else None
+    return parts if parts | norms <= known.keys() and all(found.stream == 1.0 for found in sums) else None
 
 
 def _rows(cotangent: Tensor, rows: int) -> Bool[Tensor, " n"]:
