@@ -14,10 +14,10 @@ from torch import Tensor, nn
 
 from attnworks.core.errors import AttnworksError, UsageError
 from attnworks.core.places import Slot
-from attnworks.hf.folder import to_standard
 from attnworks.hf.head_modules import HeadsIn
 from attnworks.hf.heads import hf_layers
 from attnworks.hf.open import open_model
+from attnworks.hf.standard import to_standard
 from attnworks.models import AttentionConfig, TransformerConfig, build
 from attnworks.models.anatomy import heads_of
 from attnworks.models.decoding import greedy

@@ -14,11 +14,19 @@ from attnworks.core.display import counted
 from attnworks.core.errors import AttnworksError, UsageError
 from attnworks.core.places import HeadId, Slot, select_heads
 from attnworks.exam.lineage import HeadMap
-from attnworks.hf.folder import to_standard
+from attnworks.hf.cut.recipe import Form
+from attnworks.hf.standard import to_standard
 from attnworks.models.modes import inference_mode
 from attnworks.reshape.contract import AUTO, RESHAPES, Reshape, ReshapeContext, ReshapeResult
 from attnworks.reshape.pruning.ranking import RANKINGS, rank
-from attnworks.reshape.surgery import PruneUnit, check_can_keep, heads_off, keep_heads, layers_of, refusal_to_shrink
+from attnworks.reshape.surgery import (
+    PruneUnit,
+    check_can_keep,
+    heads_off,
+    keep_heads_by_layer,
+    layers_of,
+    refusal_to_shrink,
+)
 from attnworks.traces.edits import CountHeadsHook
 from attnworks.traces.subject import LayerHook
 
@@ -37,8 +45,9 @@ class Prune(Reshape):
     evenly    the same share of every layer goes, which transformers itself can load in some families (Llama)
     compare   measure the loss at every tenth of the heads, by every ranking; gates are trained for the share asked for
 
-    Heads that share keys and values are removed together. A layer without heads gives its output bias. The prediction
-    is the loss on the calibration text with the outputs of these heads set to zero, which equals removing them.
+    Heads that share keys and values are removed together, and so are the same heads of layers that share their weights.
+    A layer without heads gives its output bias. The prediction is the loss on the calibration text with the outputs of
+    these heads set to zero, which equals removing them.
     Source: Michel et al. 2019; Voita et al. 2019, whose gates are one of the rankings.
     """
 
@@ -64,23 +73,25 @@ class Prune(Reshape):
 
     def check(self, model: nn.Module) -> None:
         if self.keep is None:
-            for slot, kept in _left(heads_by_layer(model), self.chosen(model)).items():
+            heads = [head for unit in self.chosen(model) for head in unit]
+            for slot, kept in _left(heads_by_layer(model), heads).items():
                 check_can_keep(model, slot, kept)
         elif not units_of(model):
             asked, expected = f"pruning {type(model).__name__}", "a transformer whose layers have heads of their own"
             got = "no heads that could go: none are left" if heads_by_layer(model) else "no layer whose heads can go"
             raise UsageError(asked, expected, got, "choose another model")
 
-    def chosen(self, model: nn.Module) -> list[HeadId]:
-        """The heads that are asked for by name."""
-        return select_heads(self.heads, {slot: len(heads) for slot, heads in heads_by_layer(model).items()})
+    def chosen(self, model: nn.Module) -> list[PruneUnit]:
+        """The heads that are asked for by name, each with itself in the layers that share its weights."""
+        named = {*select_heads(self.heads, {slot: len(heads) for slot, heads in heads_by_layer(model).items()})}
+        return [unit for unit in units_of(model, alone=True) if named & {*unit}]
 
     def make(self, context: ReshapeContext) -> ReshapeResult:
         text_loss, model = context.calibration, context.model
         others: dict[str, LayerHook] = {}
         left_out: dict[str, str] = {}
         if self.keep is None:
-            cut: list[PruneUnit] = [(head,) for head in self.chosen(model)]
+            cut = self.chosen(model)
         else:
             units = units_that_run(context)
             order = self.ranked(context, units, self.by)
@@ -89,11 +100,10 @@ class Prune(Reshape):
         new, before = copy.deepcopy(model), heads_by_layer(model)
         heads = [head for unit in cut for head in unit]
         left = _left(before, heads)
-        for slot, kept in left.items():
-            keep_heads(new, slot, kept)
+        forms = keep_heads_by_layer(new, left)
         context.tell("predicting", 0, 1)
         rise = text_loss.mean(hook=heads_off(cut)) - text_loss.mean() if cut else 0.0
-        done = {str(slot): _describe_kept(len(before[slot]), kept) for slot, kept in left.items()}
+        done = {str(slot): _describe_kept(len(before[slot]), kept, forms[slot]) for slot, kept in left.items()}
         facts = {"heads_before": float(sum(map(len, before.values()))), "heads_cut": float(len(heads))}
         kept_heads = {str(slot): HeadMap(before=len(before[slot]), after=tuple(kept)) for slot, kept in left.items()}
         return ReshapeResult(to_standard(new), done, rise, facts, others, left_out, kept_heads)
@@ -142,18 +152,24 @@ def heads_by_layer(model: nn.Module) -> dict[Slot, list[int]]:
     """The number of the group, for keys and values, of every head of every layer that heads can go from."""
     found: dict[Slot, list[int]] = {}
     for slot, part in layers_of(model).items():
-        if refusal_to_shrink(model, slot, []) is None:
-            found[slot] = part.groups()
+        groups = part.groups()
+        some = [head for head, group in enumerate(groups) if group]
+        if all(refusal_to_shrink(model, slot, kept) is None for kept in ([], some)):
+            found[slot] = groups
     return found
 
 
-def units_of(model: nn.Module) -> list[PruneUnit]:
-    """Heads that go together: those that share keys and values, else each by itself."""
-    return [
-        tuple(HeadId(slot, head) for head, group in enumerate(groups) if group == number)
-        for slot, groups in heads_by_layer(model).items()
-        for number in dict.fromkeys(groups)
-    ]
+def units_of(model: nn.Module, *, alone: bool = False) -> list[PruneUnit]:
+    """Heads that go together: in all layers that share their weights, those that share keys and values.
+
+    alone    each by itself, also of those that share keys and values
+    """
+    units: dict[tuple[nn.Module | None, int], list[HeadId]] = {}
+    layers = layers_of(model)
+    for slot, groups in heads_by_layer(model).items():
+        for head, group in enumerate(groups):
+            units.setdefault((layers[slot].attention, head if alone else group), []).append(HeadId(slot, head))
+    return [tuple(unit) for unit in units.values()]
 
 
 def units_that_run(context: ReshapeContext) -> list[PruneUnit]:
@@ -174,7 +190,8 @@ def _left(layers: Mapping[Slot, Sequence[int]], cut: Sequence[HeadId]) -> dict[S
     }
 
 
-def _describe_kept(before: int, kept: Sequence[int]) -> str:
+def _describe_kept(before: int, kept: Sequence[int], form: Form) -> str:
     """In words: 8 -> 3 heads (0, 4, 5)."""
     named = f" ({', '.join(map(str, kept))})" if kept else ""
-    return f"{before} -> {counted(len(kept), 'head')}{named}"
+    same_time = f"; attention is still computed for {before}" if kept and form == "stored" else ""
+    return f"{before} -> {counted(len(kept), 'head')}{named}{same_time}"
