@@ -14,6 +14,9 @@ from attnworks.core.errors import UnknownNameError, UsageError
 from attnworks.core.team import Team
 from attnworks.exam.examiner import ExamSettings, run_examination
 from attnworks.exam.reading import Reading
+from attnworks.hf.tiny import tiny_model
+from attnworks.hf.tiny_text import TEXTS
+from attnworks.hf.tiny_text import tiny_tokenizer as tokenizer_of_its_ids
 from attnworks.models.build import PRESETS
 from attnworks.text.grammar import grammar_passages
 from attnworks.text.passages import Passage, Text
@@ -181,3 +184,14 @@ def test_things_that_are_no_model() -> None:
             examine(thing, LINES)
     with pytest.raises(UsageError, match="tokenizer"):
         examine(TINY["bert"].build(), LINES)
+
+
+def test_measures_across_depth_that_refuse_a_stack_are_noted() -> None:
+    """Latent values are no linear map of the stream, so that there are no paths; rollout needs none."""
+    tiny_one = tiny_model("deepseek_v3")
+    assert tiny_one.model is not None
+    tokenizer = tokenizer_of_its_ids(tiny_one.model)
+    exam = examine(tiny_one.model, list(TEXTS[:3]), tokenizer=tokenizer, measures=["paths", "rollout"])
+    assert "rollout.effective" in exam.readings and not any(name.startswith("paths") for name in exam.readings)
+    (note,) = [note for note in exam.notes if note.startswith("paths")]
+    assert note.startswith("paths: not reported for the decoder: paths through dec.0 needs values")
