@@ -34,7 +34,8 @@ LAYOUTS = {
     "olmo2": "norms over all heads",
     "qwen3_next": "a gate, in a projection with the queries",
     "deepseek_v3": "latent keys and values, of which the cache keeps the latents",
-    "gemma3n_text": "keys of earlier layers",
+    "gemma3n_text": "values with a norm",
+    "doge": "a mask for each head, and values that are mixed by position",
 }
 
 

@@ -97,7 +97,7 @@ def test_guesses_that_are_taken_back(name: str) -> None:
 
 def test_the_cache_has_the_added_columns_behind_all_layers() -> None:
     """Also where the layers of the cache are made one by one, and in a copy of it."""
-    some = wide("llama", "")
+    some = wide("llama", "", 0)
     _, ids, _ = words(some)
     with torch.no_grad():
         whole = some.model(ids, use_cache=False).logits
@@ -130,6 +130,14 @@ def test_a_cache_of_fixed_length() -> None:
     some = wide("llama", "")
     with pytest.raises(UsageError, match=r"expected layers of a DynamicCache .* got StaticLayer in StaticCache"):
         generate(some, 1, cache_implementation="static", disable_compile=True)
+
+
+def test_a_cache_of_another_class() -> None:
+    """MiniMax's finds the states of its linear attention by the number of layers."""
+    some = wide("minimax", "")
+    with pytest.raises(UsageError, match="got DynamicLayer in MiniMaxCache; pass use_cache=False"):
+        generate(some, 1)
+    assert generate(some, 1, use_cache=False).shape[1] > NEW_TOKENS
 
 
 def test_a_cache_of_fewer_layers_than_the_model() -> None:

@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from attnworks.attention.heads import HeadWeights
+from attnworks.attention.heads import HeadGroups, HeadWeights, grouped
 from attnworks.core.errors import UsageError
 from attnworks.hf.added_columns import (
     add_columns,
@@ -25,9 +25,10 @@ from attnworks.hf.added_columns import (
     without_added_columns,
 )
 from attnworks.hf.added_maps import ROLES
-from attnworks.hf.attention import register_head_groups
+from attnworks.hf.cut.stored import KEPT_HEADS
 from attnworks.hf.layer_implementation import LayerImplementation
 from attnworks.hf.observe import attention_hook, observe_interface
+from attnworks.hf.swapped_attention import set_groups
 from tests.helpers import assert_close
 from tests.hf.added_helpers import (
     KEYS,
@@ -45,8 +46,8 @@ from tests.model_helpers import the
 transformers: Any = pytest.importorskip("transformers")
 
 KINDS = [*((name, "") for name in LAYOUTS), ("t5", "encoder"), ("t5", "decoder"), ("bart", "decoder")]
-GATED = ("qwen3_next", "gemma3n_text")
-"""Types whose values pass a gate, or a norm, which added columns do not."""
+GATED = ("qwen3_next", "gemma3n_text", "doge")
+"""Types whose values pass a gate or a norm, which added columns do not, or change the scores."""
 ROUNDING = 1e-5
 """Of the effect of a change; the code of some types computes in single precision."""
 
@@ -117,7 +118,10 @@ def attention_by_hand(some: Grown, scores: Callable[[float], Tensor], seen: dict
     from transformers import AttentionInterface
     from transformers.masking_utils import AttentionMaskInterface, eager_mask
 
-    def attend(module: nn.Module, Q: Tensor, K: Tensor, V: Tensor, mask: Tensor | None, **given: Any) -> Any:
+    def attend(
+        module: nn.Module, Q: Tensor, K: Tensor, V: Tensor, /, attention_mask: Tensor | None, **given: Any
+    ) -> Any:
+        mask = attention_mask
         scaling = given.get("scaling")
         scaling, E = Q.shape[-1] ** -0.5 if scaling is None else scaling, Q.new_zeros(())
         if module is some.attention:
@@ -202,15 +206,30 @@ def test_new_heads_have_no_sink_and_no_bias_for_positions() -> None:
     assert_close(outputs[1] - outputs[0], torch.ones_like(outputs[0]))
 
 
-@pytest.mark.parametrize("implementation", ["eager", "sdpa", "heads"])
 @pytest.mark.parametrize("name", ["bert", "llama", "t5", "gpt2"])
-def test_every_implementation_computes_the_same(name: str, implementation: str) -> None:
-    """Also the one of models with mechanisms of attnworks, whose masks are rows of padding."""
+def test_eager_attention_computes_the_same(name: str) -> None:
     some = grown(name)
     some.add(some.some())
     assert some.model.config._attn_implementation == "sdpa"
     expected = some.run()
-    some.model.set_attn_implementation(register_head_groups() if implementation == "heads" else implementation)
+    some.model.set_attn_implementation("eager")
+    assert (some.run() - expected).abs().max() <= ROUNDING * expected.abs().max()
+
+
+@pytest.mark.parametrize("first", [False, True])
+@pytest.mark.parametrize("name", ["bert", "llama", "t5", "gpt_oss"])
+def test_layers_with_mechanisms_of_their_own(name: str, first: bool) -> None:
+    """With dense heads in all places the model is the same, whichever came first: the columns or the mechanisms."""
+    some, wider = grown(name), grown(name)
+    wider.add(wider.some())
+    widths = tuple(width + KEYS + NEW_K for width in some.layout.widths)
+    groups = HeadGroups(grouped(["dense"] * (some.layout.heads + 1)), *widths)
+    if first:
+        some.add(some.some())
+    set_groups(some.attention, groups)
+    if not first:
+        some.add(some.some())
+    expected = wider.run()
     assert (some.run() - expected).abs().max() <= ROUNDING * expected.abs().max()
 
 
@@ -263,8 +282,9 @@ def test_gradients_reach_all_added_weights(name: str) -> None:
     some.model(**some.inputs)[0].square().sum().backward()
     added = dict(the(added_to(some.attention)).named_parameters())
     assert {*added} == {f"{role}.{name}" for role in ROLES for name in ("weight", "bias")} | {"output.weight"}
-    assert all(the(parameter.grad).abs().sum() > 0 for parameter in added.values())
-    assert all(f"{some.layout.path}.attnworks_added.{name}" in some.model.state_dict() for name in added)
+    del added["key.bias"]  # it adds the same number to all scores of a query
+    assert all(the(parameter.grad).abs().sum() > 1e-6 for parameter in added.values())
+    assert {*some.model.state_dict()} >= {f"{some.layout.path}.attnworks_added.{name}" for name in added}
 
 
 def test_only_true_columns_are_stored() -> None:
@@ -440,6 +460,8 @@ def test_layers_that_nothing_can_be_added_to() -> None:
     assert "interface" in the(refusal_to_add(some.model, outside))
     assert refusal_to_add(some.model, unknown) == "query columns that do not come from one linear projection"
     assert refusal_to_add(some.model, replace(some.layout, output_path=None)) == "no linear output projection"
+    setattr(some.attention, KEPT_HEADS, [0])
+    assert "heads that were removed" in the(refusal_to_add(some.model, some.layout))
     with pytest.raises(UsageError, match=r"^wider or more heads in enc\.1"):
         add_columns(some.model, outside, some.layout.slots[0], some.some(), some.nothing())
 

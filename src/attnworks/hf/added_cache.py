@@ -9,7 +9,7 @@ from typing import Any
 
 from jaxtyping import Float
 from torch import Tensor
-from transformers import Cache, EncoderDecoderCache
+from transformers import Cache, DynamicCache, EncoderDecoderCache
 from transformers.cache_utils import BaseQuantizedLayer, DynamicLayer, DynamicSlidingWindowLayer
 
 from attnworks.core.errors import UsageError
@@ -83,7 +83,8 @@ def _new_layer(cache: Cache, layer: int | None, layers: int, owner: str) -> Any:
     if layer is None or layer >= len(cache.layers):
         raise _unfit("none in the cache for this layer")
     own: Any = cache.layers[layer]
-    if cache.offloading or isinstance(own, BaseQuantizedLayer) or not isinstance(own, DynamicLayer):
+    plain = type(cache) is DynamicCache and not cache.offloading  # other classes count their layers in their own ways
+    if not plain or isinstance(own, BaseQuantizedLayer) or not isinstance(own, DynamicLayer):
         raise _unfit(f"{type(own).__name__} in {type(cache).__name__}")
     while cache.layer_class_to_replicate is not None and len(cache.layers) < layers:
         cache.layers.append(cache.layer_class_to_replicate())
