@@ -34,7 +34,7 @@ from attnworks.hf.linear import LinearMap, matrix_of
 from attnworks.hf.observe import observe_interface
 from attnworks.hf.swapped_attention import own_attention
 from attnworks.models.anatomy import BlockAnatomy, Part, Role, ValueWeights
-from attnworks.models.modes import eval_mode
+from attnworks.models.modes import eval_mode, plain_experts
 
 ModelKind = Literal["encoder", "decoder", "encoder-decoder"]
 CROSS_ATTENTION_NAMES = ("cross", "encoder_attn", "encdec")
@@ -125,6 +125,7 @@ def _find_layout(model: nn.Module) -> ModelLayout:
         with ExitStack() as stack:
             for context in (torch.inference_mode(False), eval_mode(model), quiet(), torch.random.fork_rng([])):
                 stack.enter_context(context)
+            stack.enter_context(plain_experts(model))
             stack.enter_context(own_attention(model))
             stack.enter_context(without_added_columns(model))
             run = probe_run(model)

@@ -26,7 +26,7 @@ from attnworks.hf import quiet
 from attnworks.hf.folder import MODEL_TYPE_PREFIX, is_reshaped, open_reshaped
 from attnworks.hf.heads import MECHANISMS_ENTRY
 from attnworks.models.folder import CONFIG_FILE, PICKLE_SUFFIXES, WEIGHTS_FILE
-from attnworks.models.modes import cast
+from attnworks.models.modes import cast, use_plain_experts
 
 WEIGHTS_INDEX_FILE, ADAPTER_FILE = "model.safetensors.index.json", "adapter_config.json"
 MODEL_FILES = ("*.json", "model*.safetensors", "*.txt", "*.model", "*.spm", "*.jinja")
@@ -70,6 +70,7 @@ def open_model(
             model = open_reshaped(folder, named, config).to(device)
             if dtype is not None:
                 cast(model, getattr(torch, dtype))
+            use_plain_experts(model)
             return OpenedModel(model.eval(), _tokenizer(folder, config, transformers), folder.name)
         try:
             model_class = (named if output_layer else None) or transformers.AutoModel
@@ -88,6 +89,7 @@ def open_model(
             raise load_error(folder, expected, got, "check its files") from error
         _check_report(folder, model, report)
         _check_finite(folder, model, dtype)
+        use_plain_experts(model)
         tokenizer = _tokenizer(folder, config, transformers)
     name = (Path(path_or_id).name or folder.resolve().name) if Path(path_or_id).is_dir() else path_or_id
     return OpenedModel(model.to(device).eval(), tokenizer, name)

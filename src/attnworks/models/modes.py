@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 from torch import nn
@@ -42,10 +43,37 @@ def in_float64(model: nn.Module, wanted: bool = True) -> Iterator[None]:
     for tensor, _ in before:
         tensor.data = tensor.data.double()
     try:
-        yield
+        with plain_experts(model):
+            yield
     finally:
         for tensor, dtype in before:
             tensor.data = tensor.data.to(dtype)
+
+
+@contextmanager
+def plain_experts(model: nn.Module) -> Iterator[None]:
+    """Inside, a model of transformers in float64 runs its experts one by one."""
+    before = use_plain_experts(model)
+    try:
+        yield
+    finally:
+        if before is not None:
+            whole: Any = model
+            whole.set_experts_implementation(before)
+
+
+def use_plain_experts(model: nn.Module) -> str | None:
+    """Let a model of transformers in float64 run its experts one by one: torch has no grouped product of such numbers.
+
+    The implementation that it had before is returned; None if nothing changed.
+    """
+    before = getattr(getattr(model, "config", None), "_experts_implementation", None)
+    change: Any = getattr(model, "set_experts_implementation", None)
+    doubles = any(parameter.dtype == torch.float64 for parameter in model.parameters())
+    if before in (None, "eager") or change is None or not doubles:
+        return None
+    change("eager")
+    return before
 
 
 def cast(model: nn.Module, dtype: torch.dtype) -> None:
