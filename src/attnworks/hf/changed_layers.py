@@ -64,6 +64,7 @@ def places_of(model: nn.Module, names: Iterable[str]) -> Mapping[str, LayerPlace
     layers = hf_layers(model) if names else {}
     found: dict[str, LayerPlace] = {}
     for name in names:
-        layout = layers[Slot.parse(name)].place()[1]
-        found[name] = LayerPlace(layout.path, layout.widths, projection_paths(layout) or ())
+        part = layers[Slot.parse(name)]
+        (_, *widths), layout = part.geometry(), part.place()[1]
+        found[name] = LayerPlace(layout.path, (widths[0], widths[1]), projection_paths(layout) or ())
     return found

@@ -29,9 +29,9 @@ def check_can_build_in(model: nn.Module, wanted: MechanismsBySlot) -> None:
     if wanted and not layers:
         raise parts_unknown(model)
     for slot, specs in wanted.items():
-        layout = layers[slot].place()[1]
+        part, layout = layers[slot], layers[slot].place()[1]
         _check_shared(slot, layout.slots, wanted)
-        held, by_content = {*range(layout.heads)} - without_queries(layout), _by_content(specs)
+        held, by_content = {*range(part.heads)} - without_queries(layout), _by_content(specs)
         check_held(sorted(held), by_content, slot)
         if reason := hf_refusal_to_swap(model, slot, specs):
             asked, remedy = f"other mechanisms in {slot}", "choose another mechanism or layer"
@@ -59,11 +59,12 @@ def build_in_mechanisms(model: Any, wanted: MechanismsBySlot) -> None:
     """
     check_can_build_in(model, wanted)
     layers = hf_layers(model) if wanted else {}
-    layouts = {layers[slot].place()[1].path: layers[slot].place()[1] for slot in wanted}
-    for layout in layouts.values():
-        attention = model.get_submodule(layout.path)
-        put_mechanisms(attention, layout.widths, wanted[layout.slots[0]], projection_paths(layout) or ())
-    _drop_columns(model, list(layouts.values()), wanted)
+    parts = {layers[slot].place()[1].path: layers[slot] for slot in wanted}
+    layouts = [part.place()[1] for part in parts.values()]
+    for part, layout in zip(parts.values(), layouts, strict=True):
+        _, k, v = part.geometry()
+        put_mechanisms(part.attention, (k, v), wanted[layout.slots[0]], projection_paths(layout) or ())
+    _drop_columns(model, layouts, wanted)
     use_mechanisms(model, {str(slot): list(specs) for slot, specs in wanted.items()})
 
 

@@ -19,13 +19,13 @@ from attnworks.attention import Mask, MechanismSpec
 from attnworks.attention.heads import HeadGroups, grouped
 from attnworks.core.errors import short_message
 from attnworks.core.places import Slot
-from attnworks.hf.anatomy import hf_layers, layout_of
+from attnworks.hf.anatomy import HFPart, hf_layers, layout_of
 from attnworks.hf.cut.proof import distance, running, runs_of
 from attnworks.hf.cut.unused import without_queries
 from attnworks.hf.head_modules import head_groups_of, is_empty
 from attnworks.hf.heads import missing_layer_reason
 from attnworks.hf.layer_implementation import can_set_implementation
-from attnworks.hf.layout import AttentionLayout, ModelLayout
+from attnworks.hf.layout import ModelLayout
 from attnworks.hf.observe import attention_hook, observe_interface
 from attnworks.hf.swapped_attention import remove_groups, set_groups
 
@@ -68,29 +68,33 @@ def own_attention_of(model: nn.Module) -> Mapping[str, OwnAttention]:
     layout = layout_of(model)
     known: tuple[ModelLayout, Mapping[str, OwnAttention]] | None = vars(model).get(FOUND_ATTRIBUTE)
     if known is None or known[0] is not layout:
-        known = vars(model)[FOUND_ATTRIBUTE] = layout, _find(model, layout.layers)
+        known = vars(model)[FOUND_ATTRIBUTE] = layout, _find(model)
     return known[1]
 
 
-def _find(model: nn.Module, layers: Sequence[AttentionLayout]) -> Mapping[str, OwnAttention]:
-    able = [layer for layer in layers if _can_change(model, layer)]
+def _find(model: nn.Module) -> Mapping[str, OwnAttention]:
+    able = [part for part in {part.attention: part for part in hf_layers(model).values()}.values() if _can_change(part)]
     try:
         found = _observed(model, able)
         problems = _problems(model, able) if able else {}
     except Exception as error:
         problem = f"would be in a model that does not run on a few token ids alone ({short_message(error)})"
-        return {layer.path: OwnAttention(problem=problem) for layer in able}
+        return {_path(part): OwnAttention(problem=problem) for part in able}
     return {path: replace(own, problem=problems.get(path)) for path, own in found.items()}
 
 
-def _can_change(model: nn.Module, layer: AttentionLayout) -> bool:
-    attention = model.get_submodule(layer.path)
-    return layer.interface and layer.heads > 0 and not is_empty(attention) and can_set_implementation(attention)
+def _can_change(part: HFPart) -> bool:
+    _, layout, attention = part.place()
+    return layout.interface and part.heads > 0 and not is_empty(attention) and can_set_implementation(attention)
 
 
-def _observed(model: Any, layers: Sequence[AttentionLayout]) -> dict[str, OwnAttention]:
+def _path(part: HFPart) -> str:
+    return part.place()[1].path
+
+
+def _observed(model: Any, parts: Sequence[HFPart]) -> dict[str, OwnAttention]:
     """What each layer is given in one pass."""
-    found = {layer.path: OwnAttention() for layer in layers}
+    found = {_path(part): OwnAttention() for part in parts}
     paths = {model.get_submodule(path): path for path in found}
     config = model.config.get_text_config()
     longest = getattr(config, "max_position_embeddings", None)
@@ -119,7 +123,7 @@ def _of_call(Q: Tensor, mask: Mask, options: Mapping[str, Any], longest: Any) ->
 # --- dense attention in all layers ---
 
 
-def _problems(model: Any, layers: Sequence[AttentionLayout]) -> dict[str, str]:
+def _problems(model: Any, parts: Sequence[HFPart]) -> dict[str, str]:
     """The layers in which dense attention of attnworks does not compute what the model does, and how it differs."""
     runs = runs_of(model)
     with running(model):
@@ -131,9 +135,9 @@ def _problems(model: Any, layers: Sequence[AttentionLayout]) -> dict[str, str]:
                 break
         with attention_hook(_silence), observe_interface(model):
             effect = distance(runs[0](), expected[0])
-    if _problem(model, layers, expected, effect) is None:
+    if _problem(model, parts, expected, effect) is None:
         return {}
-    found = {layer.path: _problem(model, [layer], expected, effect) for layer in layers}
+    found = {_path(part): _problem(model, [part], expected, effect) for part in parts}
     return {path: problem for path, problem in found.items() if problem is not None}
 
 
@@ -141,9 +145,9 @@ def _silence(*call: Any) -> Tensor:
     return torch.zeros_like(call[5])
 
 
-def _problem(model: Any, layers: Sequence[AttentionLayout], expected: Sequence[Tensor], effect: float) -> str | None:
+def _problem(model: Any, parts: Sequence[HFPart], expected: Sequence[Tensor], effect: float) -> str | None:
     try:
-        with running(model), _dense(model, layers):
+        with running(model), _dense(model, parts):
             found = [run() for run in runs_of(model)[: len(expected)]]
     except Exception as error:
         return f"cannot take the place of attention that does not run with it ({short_message(error)})"
@@ -154,16 +158,15 @@ def _problem(model: Any, layers: Sequence[AttentionLayout], expected: Sequence[T
 
 
 @contextmanager
-def _dense(model: nn.Module, layers: Sequence[AttentionLayout]) -> Iterator[None]:
+def _dense(model: nn.Module, parts: Sequence[HFPart]) -> Iterator[None]:
     """Within this context these layers have dense attention of attnworks, if they have no mechanisms yet."""
-    modules = {model.get_submodule(layer.path): layer for layer in layers}
-    changed: list[nn.Module] = []
+    device, changed = next(model.parameters()).device, list[Any]()
     try:
-        for attention, layer in modules.items():
+        for part in parts:
+            (heads, k, v), attention = part.geometry(), part.place()[2]
             if head_groups_of(attention) is None:
                 changed.append(attention)
-                groups = HeadGroups(grouped(("dense",) * layer.heads), *layer.widths)
-                set_groups(attention, groups.to(next(model.parameters()).device))
+                set_groups(attention, HeadGroups(grouped(("dense",) * heads), k, v).to(device))
         yield
     finally:
         for attention in changed:
@@ -186,8 +189,9 @@ def hf_refusal_to_swap(model: nn.Module, slot: Slot, by_head: Sequence[str]) -> 
     """
     if reason := missing_layer_reason(model, slot):
         return f"would be in {reason}"
-    model, layout, attention = hf_layers(model)[slot].place()
-    now = _now(attention, layout.heads)
+    part = hf_layers(model)[slot]
+    _, layout, attention = part.place()
+    now = _now(attention, part.heads)
     new = [(head, MechanismSpec.parse(spec)) for head, spec in enumerate(by_head) if spec != now[head]]
     if not new:
         return None

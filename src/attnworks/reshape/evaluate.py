@@ -8,6 +8,8 @@ from torch import nn
 from attnworks.attention import Geometry
 from attnworks.attention.dense import Dense
 from attnworks.core.timing import Interval, interleave_within
+from attnworks.hf.anatomy import HFPart
+from attnworks.hf.cut.keep import computed_heads
 from attnworks.models.modes import inference_mode
 from attnworks.reshape.surgery import attention_parts, groups_in
 from attnworks.traces.loss import TextLoss
@@ -68,16 +70,16 @@ def weight_bytes(model: nn.Module) -> int:
 def attention_flops(model: nn.Module, n: int) -> int:
     """FLOPs of all attention layers of a model over n positions: the four projections and the mechanisms.
 
-    Cross-attention is counted for n queries and n keys.
-    Holds when: the model's parts are known. Heads without W_Q and W_K are not charged for them.
+    Cross-attention is counted for n queries and n keys. Columns that are not stored are not counted; heads for which
+    attention is still computed, though they were removed, are (`hf/cut/stored.py`).
+    Holds when: the heads of the model are known.
     """
     total = 0
     for slot, part in attention_parts(model, cross=True).items():
-        assert part.weights is not None
-        W, groups = part.weights(), groups_in(part)
-        (heads, e, k), (_, f, v), (hk, hv) = W.W_Q.shape, W.W_V.shape, W.columns()
-        total += 2 * n * (e * (hk + hv) + f * (min(hk, W.groups * k) + min(hv, W.groups * v)))
-        counts = (heads,) if groups is None else map(len, groups.heads)
+        (heads, k, v), groups = part.geometry(), groups_in(part)
+        total += 2 * n * part.multiply_adds()
+        computed = computed_heads(model, part.place()[1]) if isinstance(part, HFPart) else heads
+        counts = (max(heads, computed),) if groups is None else map(len, groups.heads)
         for mechanism, count in zip((Dense(),) if groups is None else groups.mechanisms, counts, strict=True):
             total += mechanism.cost(n, n, Geometry(count, k, v), causal=slot.causal).flops
     return total

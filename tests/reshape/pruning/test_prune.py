@@ -18,9 +18,11 @@ import attnworks
 from attnworks.cli import main
 from attnworks.core.errors import AttnworksError, UsageError
 from attnworks.core.places import HeadId, Slot
+from attnworks.hf.subject import HFSubject
 from attnworks.models import build
 from attnworks.models.build import PRESETS
 from attnworks.models.folder import weights_fingerprint
+from attnworks.reshape.contract import ReshapeContext
 from attnworks.reshape.heal import stream_distance
 from attnworks.reshape.history import receipts, replay, undo
 from attnworks.reshape.pruning import ranking
@@ -28,10 +30,12 @@ from attnworks.reshape.pruning.l0_gates import train_gates
 from attnworks.reshape.pruning.prune import COMPARED_KEEP_SHARES, Prune, units_of
 from attnworks.reshape.pruning.ranking import RANKINGS
 from attnworks.reshape.receipt import Receipt
-from attnworks.reshape.run import ReshapeSettings, run_reshape
-from attnworks.reshape.surgery import heads_off, layers_of
+from attnworks.reshape.run import ReshapeSettings, run_reshape, text_loss_on
+from attnworks.reshape.surgery import heads_off, layers_alike, layers_of
 from attnworks.reshape.swapping.swap import Swap
+from attnworks.text.passages import Passage, Text
 from attnworks.traces.edits import HeadsOffHook
+from attnworks.training.objectives.sentences import SentenceEmbedding
 from tests.exam_helpers import LINES, tiny_folder, tiny_run, tiny_tokenizer, write_lines
 from tests.model_helpers import recurrent_config
 from tests.reshape.reshape_helpers import WORDS, context_of, files_of, load, model_of, subject_of, texts
@@ -202,8 +206,28 @@ def test_mistakes(options: dict[str, Any], told: str) -> None:
 def test_models_without_heads_of_their_own() -> None:
     with pytest.raises(UsageError, match=r"^pruning Recurrent: expected a transformer"):
         Prune(keep=0.5).check(build(recurrent_config(), seed=0))
-    with pytest.raises(UsageError, match="expected a transformer"):
-        Prune(keep=0.5).check(TINY["albert"].build())
+
+
+@pytest.mark.parametrize("name", ["albert", "albert-groups"])
+def test_heads_of_layers_that_share_their_weights_go_together(name: str) -> None:
+    model = TINY[name].build()
+    subject = HFSubject(model, name, tiny_tokenizer(name))
+    texts_read = [Passage(Text(line)) for line in LINES]
+    text_loss = text_loss_on(subject, SentenceEmbedding(), texts_read, ReshapeSettings(batch_tokens=70))
+    made = Prune(keep=0.67).make(ReshapeContext(subject, text_loss, 9))
+    left, alike = heads_left(made.model), layers_alike(model)
+    assert made.facts["heads_cut"] > 0 and sum(left.values()) == 3 * len(alike) - made.facts["heads_cut"]
+    assert all(left[str(other)] == left[str(slots[0])] for slots in alike.values() for other in slots)
+    gone = next(unit for unit in units_of(model) if unit[0].slot == Slot.parse("enc.0"))
+    assert [head.slot for head in gone] == list(alike[Slot.parse("enc.0")])
+    loss = text_loss.mean(subject.with_model(made.model)) - text_loss.mean()
+    assert made.rise == pytest.approx(loss, rel=1e-9, abs=1e-12)
+
+
+def test_a_head_that_is_named_goes_in_all_layers_that_share_its_weights() -> None:
+    model = TINY["albert"].build()
+    named = Prune(heads="enc.1.2,enc.3.2").chosen(model)
+    assert named == [tuple(HeadId(slot, 2) for slot in layers_alike(model))]
 
 
 # Models of Hugging Face ----------------------------------------------------------------------------------------------
@@ -315,13 +339,13 @@ def test_a_folder_that_becomes_plain(tmp_path: Path) -> None:
     folder, lines = tiny_folder("llama"), write_lines(tmp_path / "lines.txt", LINES)
     command("prune", folder, "--heads", "0.0,0.1,0.2", "--text", lines, "--out", tmp_path / "first")
     assert (tmp_path / "first" / "README.md").is_file()
-    others = ",".join(f"{layer}.{head}" for layer in range(1, 5) for head in range(3) if layer < layers_of(folder))
+    others = ",".join(f"{layer}.{head}" for layer in range(1, 5) for head in range(3) if layer < layer_count(folder))
     command("prune", tmp_path / "first", "--heads", others, "--text", lines, "--out", tmp_path / "second")
     assert not (tmp_path / "second" / "README.md").exists() and not (tmp_path / "second" / "manifest.json").exists()
     transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "second")
 
 
-def layers_of(folder: Path) -> int:
+def layer_count(folder: Path) -> int:
     return transformers.AutoConfig.from_pretrained(folder).num_hidden_layers
 
 

@@ -14,6 +14,7 @@ from attnworks.hf.cut.plan import Place, emptied, learned_recipe, refusal_to_cut
 from attnworks.hf.cut.proof import Proof
 from attnworks.hf.cut.recipe import Form, Recipe
 from attnworks.hf.cut.twin import twin_of
+from attnworks.hf.layout import AttentionLayout
 from attnworks.models.surgery import cannot_keep
 
 CUTS_ENTRY = "attnworks_cuts"
@@ -49,6 +50,13 @@ def keep_heads(model: Any, kept: Mapping[Slot, Sequence[int]]) -> dict[Slot, For
     setattr(model.config, CUTS_ENTRY, [*getattr(model.config, CUTS_ENTRY, ()), *made])
     forget_layout(model)
     return {slot: recipes[place.layer.path][-1].form for place, _ in cuts.values() for slot in place.layer.slots}
+
+
+def computed_heads(model: Any, layout: AttentionLayout) -> int:
+    """How many heads a layer computes attention for: in the stored form also for those that were removed."""
+    cuts: Sequence[Mapping[str, Any]] = getattr(model.config, CUTS_ENTRY, ())
+    stored = (cut["of"] for cut in cuts if cut["attention"] == layout.path and cut["form"] == "stored" and cut["heads"])
+    return next(stored, layout.heads) if layout.heads else 0
 
 
 def _place(model: Any, slot: Slot) -> Place:
