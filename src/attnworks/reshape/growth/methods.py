@@ -167,17 +167,17 @@ def _random(survey: GrowthSurvey, spot: Spot, width: int, generator: torch.Gener
     def draw(rows: int, columns: int) -> Tensor:
         return torch.randn(rows, columns, generator=generator, dtype=torch.float64).to(like.W_Q.device) * rows**-0.5
 
-    (e, k), (f, v) = like.W_Q.shape, like.W_V.shape
+    (e, k), f, (g, v), d = like.W_Q.shape, len(like.W_K), like.W_V.shape, like.W_O.shape[1]
     match spot.kind:
         case "keys":
             bias = None if like.b_Q is None else torch.zeros(width, dtype=torch.float64, device=like.W_Q.device)
             return Keys(draw(e, width), draw(f, width), bias)
         case "values":
-            return Values(draw(f, width), draw(width, e))
+            return Values(draw(g, width), draw(width, d))
         case "heads":
             zeros = None if like.b_Q is None else torch.zeros_like(like.b_Q)
             keys = like._replace(W_Q=draw(e, k), W_K=draw(f, k), b_Q=zeros, b_K=zeros)
-            return NewHead(keys, draw(f, v), draw(v, e))
+            return NewHead(keys, draw(g, v), draw(v, d))
 
 
 def _descends(survey: GrowthSurvey, spot: Spot, addition: Keys | Values | NewHead) -> bool:
