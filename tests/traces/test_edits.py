@@ -17,6 +17,7 @@ from attnworks.exam.linalg.residual import relative_residual
 from attnworks.exam.measure import MeasureContext
 from attnworks.exam.measures.paths import Paths
 from attnworks.hf.subject import HFSubject
+from attnworks.hf.tiny import tiny_model
 from attnworks.models import PureAttention, Recurrent, build
 from attnworks.models.anatomy import BlockAnatomy, Part
 from attnworks.models.block import Block, Residual
@@ -149,7 +150,7 @@ def by_hand(subject: HFSubject, batch: Batch, removed: tuple[str, ...]) -> Strea
     with torch.no_grad():
         for block in the(subject.blocks):
             if block.layer == 0:
-                encoded = after_the_encoder(subject.base, x)
+                encoded = after_the_encoder(model.base_model, x)
                 x = expected[block.kind, 0] = whole[block.kind, 0]
 
             def branch(part: Part, z: Tensor, block: BlockAnatomy = block, Z: Tensor | None = encoded) -> Tensor:
@@ -340,6 +341,32 @@ def test_paths_are_those_of_the_reduced_network(name: str, removed: tuple[str, .
     for trace in traces:
         found = {placed.reading: placed.sample for placed in Paths(MeasureContext(11, 0)).forward(trace)}
         assert found["paths.error"].values.max() < 1e-6
+
+
+@torch.no_grad()
+@by_combination
+@pytest.mark.parametrize("name", ["cohere", "falcon_h1", "granite", "jamba"])
+def test_reduced_networks_of_other_families(name: str, removed: tuple[str, ...]) -> None:
+    """Parts in parallel, a state-space layer beside or in place of attention, and factors."""
+    model = the(tiny_model(name).model)
+    for layer in model.model.layers if name == "granite" else ():
+        layer.residual_multiplier = 0.22
+    subject, batch = HFSubject(model), random_batch(SOURCE, words=100)
+    with without_parts(subject, removed):
+        traces, errors = record_forward(subject, batch)
+    assert traces and max(errors.values()) < 1e-6
+    for trace in traces:
+        found = {placed.reading: placed.sample for placed in Paths(MeasureContext(11, 0)).forward(trace)}
+        assert found["paths.error"].values.max() < 1e-6
+
+
+def test_norms_of_what_parts_add_stay() -> None:
+    subject = HFSubject(the(tiny_model("gemma2").model), "small")
+    with (
+        pytest.raises(UsageError, match="of what a part adds .Gemma2RMSNorm"),
+        without_parts(subject, ["norm"]),
+    ):
+        pass
 
 
 # --- collapse ---------------------------------------------------------------------------------------------------------
