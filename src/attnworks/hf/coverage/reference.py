@@ -74,6 +74,10 @@ class Reference:
         self.way: Way
         self.way, self.weights = self._recorded()
         self.outputs = run(self.model, self.inputs)
+        if self.outputs.shape[:2] != self.real.shape:
+            raise NotCheckedError(
+                f"outputs of shape {list(self.outputs.shape)} for tokens of shape {list(self.real.shape)}"
+            )
 
     def entropies(self) -> dict[str, list[Tensor]]:
         """Kind of attention -> mean entropy of each head [h] in each of its calls, of the texts in one padded batch.
@@ -175,7 +179,10 @@ def batch_of_texts(model: Any, tokenizer: Any) -> dict[str, Tensor]:
 
 @torch.no_grad()
 def run(model: nn.Module, inputs: dict[str, Any]) -> Tensor:
-    """The logits of a model, or its last hidden states: [b, i, e]."""
+    """The logits of a model, its last hidden states, or the first other output for every token: [b, i, e]."""
     outputs = model(**inputs)
-    logits = getattr(outputs, "logits", None)
-    return outputs.last_hidden_state if logits is None else logits
+    named = [getattr(outputs, name, None) for name in ("logits", "last_hidden_state")]
+    found = [each for each in [*named, *outputs.values()] if isinstance(each, Tensor) and each.ndim == 3]
+    if not found:
+        raise NotCheckedError("the model gives nothing for every token")
+    return found[0]

@@ -51,7 +51,7 @@ class Case:
     def groups(self, slot: Slot) -> list[list[int]]:
         """Sets of heads that a user may cut from a layer: one; all that share keys and values; one of each group."""
         heads = self.heads[slot]
-        shared = getattr(self.model.config.get_text_config(), "num_key_value_heads", heads)
+        shared = vars(self.model.config.get_text_config()).get("num_key_value_heads", heads)
         sets = [[1 % heads]]
         if isinstance(shared, int) and 0 < shared < heads and heads % shared == 0:
             share = heads // shared
