@@ -7,13 +7,16 @@ projections stay, with fewer columns (`cut/`).
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+import copy
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from attnworks.attention.heads import HeadGroups, HeadMatrices
+from attnworks.core.errors import short_message
+from attnworks.core.notation import tolerance
 from attnworks.core.places import Slot
 from attnworks.hf import quiet
 from attnworks.hf.added_columns import add_columns, describe
@@ -32,7 +35,7 @@ from attnworks.hf.linear import is_conv1d
 from attnworks.hf.position_bias import has_position_bias, select_positions
 from attnworks.models.anatomy import heads_of
 from attnworks.models.config import AttentionConfig
-from attnworks.models.modes import inference_mode
+from attnworks.models.modes import inference_mode, plain_experts
 from attnworks.models.surgery import head_choice_refusal
 
 MECHANISMS_ENTRY = "attnworks"
@@ -48,7 +51,7 @@ ADDED_ENTRY = "attnworks_added"
 """Entry of the config: the columns and heads that were added beside the projections of its changed layers."""
 
 GROWTH_ATTRIBUTE = "_attnworks_growth"
-"""The attribute of a model that holds, for each attention module, why columns cannot be added to it, or None."""
+"""The attribute of a model that holds what was tried of growing it."""
 
 _COUNT_ATTRIBUTES = ("num_attention_heads", "num_heads", "n_heads")
 _WIDTH_ATTRIBUTES = ("all_head_size", "inner_dim", "split_size")
@@ -74,35 +77,78 @@ def hf_refusal_to_grow(model: nn.Module, slot: Slot) -> str | None:
         return "no heads at all"
     if (groups := head_groups_of(attention)) is not None and not _grows(groups):
         return "mechanisms that depend on the width of a head"
-    return None if _widens_in_place(model, layout) else _failed_proof(model, layout, slot)
+    return None if _widens_in_place(model, layout, slot) else _failed_proof(model, layout, slot)
 
 
-def _widens_in_place(model: nn.Module, layout: AttentionLayout) -> bool:
+def _widens_in_place(model: nn.Module, layout: AttentionLayout, slot: Slot) -> bool:
     """Whether the projections of a layer can be replaced by wider ones: each of its own, and nothing done to columns.
 
     In all other layers columns are added beside the projections.
     """
     attention, paths = model.get_submodule(layout.path), projection_paths(layout)
-    if paths is None or added_to(attention) is not None or hasattr(attention, KEPT_HEADS):
+    if paths is None or added_to(attention) is not None or hasattr(attention, KEPT_HEADS) or not layout.interface:
         return False
+    if any(isinstance(model.get_submodule(path), HeadsOut) for path in paths):
+        return True
     apart = len({*paths}) == len(paths) and len(layout.shares) == layout.heads and not layout.turned
     linear = all(_is_linear(model.get_submodule(path)) for path in paths)
-    return apart and linear and layout.factor is not None and not layout.problems
+    return apart and linear and layout.factor is not None and not layout.problems and _widening_is_proven(model, slot)
+
+
+def _widening_is_proven(model: nn.Module, slot: Slot) -> bool:
+    """Whether a copy of the model in which a head has one more column, without effect yet, gives the same outputs.
+
+    This is tried once for all layers of the same class.
+    """
+    part, known = hf_layers(model)[slot], _facts(model)
+    key = f"widening {type(part.attention).__name__} {slot.kind}"
+    if key not in known:
+        new = copy.deepcopy(model)
+        try:
+            first, *others = heads_of(hf_layers(new)[slot])
+            wider = first.each(lambda tensor: tensor)
+            wider = wider._replace(
+                W_Q=_with_zeros(first.W_Q, 1),
+                W_K=_with_zeros(first.W_K, 1),
+                b_Q=None if first.b_Q is None else _with_zeros(first.b_Q, 0),
+                b_K=None if first.b_K is None else _with_zeros(first.b_K, 0),
+            )
+            _widen(new, hf_layers(new)[slot], slot, [wider, *others], [*range(len(others) + 1)])
+            before, after = (_outputs(each)() for each in (model, new))
+            close = bool((after - before).abs().max() <= 10 * tolerance(before.dtype).rtol * before.abs().max())
+            known[key] = None if close else "other outputs"
+        except Exception as error:  # whatever the code of a model raises, columns are then added beside
+            known[key] = short_message(error)
+    return known[key] is None
+
+
+def _with_zeros(T: Tensor, axis: int) -> Tensor:
+    return torch.cat([T, torch.zeros_like(T.narrow(axis, 0, 1))], axis)
+
+
+def _facts(model: nn.Module) -> dict[str, str | None]:
+    """What was tried on a model, and why it failed; None if it did not."""
+    return vars(model).setdefault(GROWTH_ATTRIBUTE, {})
+
+
+def _outputs(model: nn.Module) -> Callable[[], Tensor]:
+    """A function that runs the model on a few random ids and returns its outputs."""
+    run = probe_run(model)
+
+    def read() -> Tensor:
+        with inference_mode(model), quiet(), plain_experts(model):
+            found = first_floats(run())
+        assert found is not None
+        return found
+
+    return read
 
 
 def _failed_proof(model: nn.Module, layout: AttentionLayout, slot: Slot) -> str | None:
     """The reason of `failed_proof`, which is run once for each layer of a model."""
-    known: dict[str, str | None] = vars(model).setdefault(GROWTH_ATTRIBUTE, {})
+    known = _facts(model)
     if layout.path not in known:
-        run = probe_run(model)
-
-        def read() -> Tensor:
-            found = first_floats(run())
-            assert found is not None
-            return found
-
-        with inference_mode(model), quiet():
-            known[layout.path] = failed_proof(model, layout, slot, read)
+        known[layout.path] = failed_proof(model, layout, slot, _outputs(model))
     return known[layout.path]
 
 
@@ -229,10 +275,17 @@ def hf_put_heads(
     origins    the number that each head had in the layer before; None for a new one
     """
     _, layout, attention = part.place()
-    if not _widens_in_place(model, layout):
-        add_columns(model, layout, slot, heads, heads_of(part))
-        _write_added(model, attention, slot)
+    if _widens_in_place(model, layout, slot):
+        _widen(model, part, slot, heads, origins)
         return
+    add_columns(model, layout, slot, heads, heads_of(part))
+    _write_added(model, attention, slot)
+
+
+@torch.no_grad()
+def _widen(model: Any, part: HFPart, slot: Slot, heads: Sequence[HeadMatrices], origins: Sequence[int | None]) -> None:
+    """Replace the projections of a layer by those to these heads, in place."""
+    _, layout, attention = part.place()
     paths = projection_paths(layout)
     assert paths is not None
     keep_groups(attention, origins, layout.widths)
