@@ -9,12 +9,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from attnworks.core.errors import UsageError
 from attnworks.hf.attention import register_mechanism
 from attnworks.hf.subject import HFSubject
 from attnworks.traces.layer import LayerTrace
 from tests.tiny_models import TINY
-from tests.traces.trace_helpers import Keep, random_batch
+from tests.traces.trace_helpers import Keep, dense_map, random_batch
 
 transformers: Any = pytest.importorskip("transformers")
 
@@ -141,15 +140,20 @@ def test_the_implementation_is_restored_after_an_error() -> None:
     assert transformers.AttentionInterface.get_interface is plain
 
 
-def test_code_that_indexes_the_interface_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+@torch.no_grad()
+def test_code_that_indexes_the_interface_is_observed_at_its_softmax(monkeypatch: pytest.MonkeyPatch) -> None:
     """The pattern of transformers 4: ALL_ATTENTION_FUNCTIONS[name], without get_interface."""
 
     class Indexed(transformers.AttentionInterface):
         def get_interface(self, name: str, default: Any) -> Any:
             return self[name]
 
-    model = TINY["bert"].build()
+    model, usual, indexed = TINY["bert"].build(), Keep(), Keep()
     model.set_attn_implementation("sdpa")
+    HFSubject(model).run(random_batch(LENGTHS), usual)
     monkeypatch.setattr(transformers.models.bert.modeling_bert, "ALL_ATTENTION_FUNCTIONS", Indexed())
-    with pytest.raises(UsageError, match=r"ALL_ATTENTION_FUNCTIONS\[\.\.\.\]"), torch.no_grad():
-        HFSubject(model).run(random_batch(LENGTHS), Keep())
+    HFSubject(model).run(random_batch(LENGTHS), indexed)
+    for one, other in zip(usual.traces, indexed.traces, strict=True):
+        assert other.at_softmax and not one.at_softmax
+        assert torch.equal(one.Y, other.Y)
+        torch.testing.assert_close(dense_map(one), dense_map(other))

@@ -11,7 +11,8 @@ from torch import Tensor
 from attnworks.core.errors import UsageError
 from attnworks.core.places import Slot
 from attnworks.hf import anatomy
-from attnworks.hf.anatomy import attention_kinds, model_kind
+from attnworks.hf.anatomy import attention_kinds, forget_layout, model_kind
+from attnworks.hf.layout import ModelLayout
 from attnworks.hf.subject import HFSubject
 from attnworks.text.tokens import Batch
 from attnworks.traces.layer import LayerTrace
@@ -113,16 +114,12 @@ def test_pixels_are_examined_with_arguments_of_their_own() -> None:
     assert [str(trace.slot) for trace in keep.traces] == ["enc.0", "enc.1"]
 
 
-@pytest.mark.parametrize("name", ["XLNet", "BigBird"])
-def test_models_that_bypass_the_interface_are_refused(name: str) -> None:
-    small = {"vocab_size": 53, "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2}
-    if name == "XLNet":
-        config = transformers.XLNetConfig(vocab_size=53, d_model=16, n_layer=2, n_head=2, d_inner=23)
-    else:
-        config = transformers.BigBirdConfig(**small, intermediate_size=23, attention_type="block_sparse", block_size=4)
-    subject = HFSubject(getattr(transformers, f"{name}Model")(config).eval())
-    with pytest.raises(UsageError, match="attention interface"), torch.no_grad():
-        subject.run(random_batch((7, 5)), Keep())
+@torch.no_grad()
+def test_a_model_without_attention_is_refused() -> None:
+    config = transformers.FNetConfig(vocab_size=53, hidden_size=15, num_hidden_layers=2, intermediate_size=23)
+    subject = HFSubject(transformers.FNetModel(config).eval(), "a model of Fourier transforms")
+    with pytest.raises(UsageError, match="of a model of Fourier transforms: expected a model with attention"):
+        subject.run(random_batch(SOURCE), Keep())
 
 
 class Refusing(LayerHook):
@@ -141,25 +138,25 @@ def test_what_a_spectator_refuses_is_said_as_it_is() -> None:
 
 @torch.no_grad()
 @pytest.mark.parametrize("name", ["Qwen3ForCausalLM", "Qwen3Model"])
-def test_a_causal_model_of_an_unknown_family_is_a_decoder_throughout(name: str) -> None:
+def test_a_causal_model_is_a_decoder_throughout(name: str) -> None:
     subject, keep = HFSubject(unknown_causal(name)), Keep()
     subject.run(random_batch(SOURCE), keep)
-    assert subject.blocks is None and subject.abilities.kind == "decoder"
+    assert subject.abilities.kind == "decoder"
     assert [str(trace.slot) for trace in keep.traces] == ["dec.0", "dec.1"]
     assert [(stream.kind, stream.depth) for stream in keep.streams] == [("decoder", depth) for depth in range(3)]
-    assert all(trace.weights is None and not trace.bilinear for trace in keep.traces)
+    assert not any(trace.bilinear for trace in keep.traces), "queries are turned"
 
 
 @torch.no_grad()
 @pytest.mark.parametrize("name", [*READS_TEXT, "bert-decoder", "gpt2-cross", "vit"])
-def test_what_is_guessed_is_what_is_known(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Attention modules of known families are of the same kind if the family is forgotten."""
+def test_what_is_guessed_is_what_is_found(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without a layout, attention modules are of the same kind, and the blocks are the same lists."""
     model = TINY[name].build()
-    known, stacks = attention_kinds(model), HFSubject(model)._stacks
-    kind = model_kind(model)
-    monkeypatch.setattr(anatomy, "HF_FAMILIES", {})
+    found, stacks, kind = attention_kinds(model), HFSubject(model)._stacks, model_kind(model)
+    monkeypatch.setattr(anatomy, "_find_layout", lambda model: ModelLayout((), (), "it is not looked for"))
+    forget_layout(model)
     guessed = attention_kinds(model)
-    assert {module: guessed[module] for module in known} == known and model_kind(model) == kind
+    assert {module: guessed[module] for module in found} == found and model_kind(model) == kind
     if not name.startswith("albert"):
         assert HFSubject(model)._stacks == stacks
 

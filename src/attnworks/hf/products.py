@@ -28,11 +28,6 @@ class Placed(NamedTuple):
         """The opposite of `read`."""
         return ordered if self.order is None else ordered.permute([*map(self.order.index, range(ordered.ndim))])
 
-    def turned(self) -> Placed:
-        """The same tensor, transposed when it is read."""
-        order = self.order or (*range(self.tensor.ndim),)
-        return Placed(self.tensor, (*order[:-2], order[-1], order[-2]))
-
 
 class Product(NamedTuple):
     """`left` times `right`, [*a i k] times [*a k j].
@@ -47,11 +42,6 @@ class Product(NamedTuple):
     out: tuple[int, ...] | None = None
     scale: float = 1.0
     added: Tensor | None = None
-
-    def turned(self) -> Product:
-        """The same result as a product of the transposed factors, which change places."""
-        out = self.out or (*range(self.left.tensor.ndim),)
-        return self._replace(left=self.right.turned(), right=self.left.turned(), out=(*out[:-2], out[-1], out[-2]))
 
 
 def product_of(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Product | None:
@@ -94,24 +84,23 @@ def _arguments(args: tuple[Any, ...], kwargs: dict[str, Any], names: Sequence[st
 def _einsum(args: tuple[Any, ...]) -> Product | None:
     """A product of two factors whose axes are named by letters, in any order.
 
-    Letters of both factors and the result are those of heads and sentences. One letter is summed over, and each
-    factor has one more in the result: that of its rows or columns.
+    Letters of both factors and the result are those of heads and sentences. One letter is summed over, and each factor
+    has one more in the result. The factor whose letter comes first there is the left one.
     """
     factors = args[1] if len(args) == 2 and isinstance(args[1], list | tuple) else args[1:]
     names, _, out = str(args[0]).replace(" ", "").partition("->")
-    first, _, second = names.partition(",")
-    if len(factors) != 2 or "." in names or not out or any(len({*part}) < len(part) for part in (first, second, out)):
+    letters = names.split(",")
+    if len(factors) != 2 or "." in names or any(len({*part}) < len(part) for part in (*letters, out)):
         return None
-    shared = [letter for letter in out if letter in first and letter in second]
-    (summed, rows, columns) = (
-        [letter for letter in first if letter in second and letter not in out],
-        [letter for letter in first if letter in out and letter not in second],
-        [letter for letter in second if letter in out and letter not in first],
-    )
-    if [len(letters) for letters in (summed, rows, columns)] != [1, 1, 1]:
+    shared = [letter for letter in out if all(letter in part for part in letters)]
+    summed = [letter for letter in letters[0] if letter in letters[1] and letter not in out]
+    rows, columns = ([letter for letter in out if letter in part and letter not in shared] for part in letters)
+    sizes = [len(part) for part in (summed, rows, columns, *letters, out)]
+    if sizes != [1, 1, 1, *[len(shared) + 2] * 3]:
         return None
-    if not len(shared) + 2 == len(first) == len(second) == len(out):
-        return None
-    left = Placed(factors[0], tuple(first.index(letter) for letter in [*shared, *rows, *summed]))
-    right = Placed(factors[1], tuple(second.index(letter) for letter in [*shared, *summed, *columns]))
-    return Product(left, right, tuple(out.index(letter) for letter in [*shared, *rows, *columns]))
+    if out.index(rows[0]) > out.index(columns[0]):
+        factors, letters, rows, columns = factors[::-1], letters[::-1], columns, rows
+    left = tuple(letters[0].index(letter) for letter in [*shared, *rows, *summed])
+    right = tuple(letters[1].index(letter) for letter in [*shared, *summed, *columns])
+    places = tuple(out.index(letter) for letter in [*shared, *rows, *columns])
+    return Product(Placed(factors[0], left), Placed(factors[1], right), places)

@@ -114,9 +114,8 @@ class _SoftmaxObserver(TorchFunctionMode):
             return self._fused(args, kwargs)
         product = product_of(func, args, kwargs)
         if product is not None:
-            for values in (product, product.turned()):
-                if isinstance(weights := self._found(values.left.tensor), Weights):
-                    return self._weighted_values(values, weights, func, args, kwargs)
+            if isinstance(weights := self._found(product.left.tensor), Weights):
+                return self._weighted_values(product, weights, func, args, kwargs)
             out = func(*args, **kwargs)
             scale = product.scale if self._found(product.added) is None else None
             self.found[out] = Scores(product.left.read(), product.right.read().mT, scale)
@@ -253,7 +252,7 @@ def _scale_and_mask(Q: Tensor, K: Tensor, P: Tensor, S: Tensor, weights: Weights
     S = S.to(wide)
     hidden = (P == 0) & (S.amax(-1, keepdim=True) - S > FAR_BELOW)
     visible = Mask(dense=~hidden if bool(hidden.any()) else None)
-    scores, rtol = weights.scores, tolerance(weights.dtype).rtol
+    scores, rtol = weights.scores, max(tolerance(dtype).rtol for dtype in (Q.dtype, S.dtype, weights.dtype))
     if scores.scale is None or not _is_softmax(P, S, rtol):
         return None, visible
     added = S - scores.scale * (Q.to(wide) @ K.to(wide).repeat_interleave(Q.shape[1] // K.shape[1], 1).mT)
