@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,11 @@ from safetensors.torch import load_file, save_file
 import attnworks
 from attnworks.core.errors import AttnworksError, FolderError, UnsafeFileError
 from attnworks.core.folders import canonical_json, seal, sha256
+from attnworks.hf import mechanisms as mechanisms_module
+from attnworks.hf.cut.recipe import Recipe
+from attnworks.hf.cut.unused import earlier_recipe
 from attnworks.hf.folder import is_reshaped, save_hf
+from attnworks.hf.layout import AttentionLayout
 from attnworks.hf.open import open_model
 from attnworks.models.folder import CONFIG_FILE, MANIFEST_FILE, WEIGHTS_FILE, weights_fingerprint
 from attnworks.reshape.surgery import mechanisms_of, with_mechanisms
@@ -72,6 +76,28 @@ def test_every_bit_comes_back(name: str, tmp_path: Path) -> None:
     once_more = written(opened, tmp_path / "again")
     for file in (CONFIG_FILE, WEIGHTS_FILE, MANIFEST_FILE):
         assert (once_more / file).read_bytes() == (folder / file).read_bytes(), file
+
+
+@pytest.mark.parametrize("name", ["bert", "bart", "gpt2", "llama"])
+def test_folders_of_earlier_versions(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They say nothing of modules and columns, and store all columns of fused and grouped projections."""
+
+    def as_earlier(model: Any, layers: Any, layer: AttentionLayout, heads: Collection[int]) -> Recipe | None:
+        looking = [head for head in range(layer.heads) if head not in heads]
+        return None if name in ("gpt2", "llama") else earlier_recipe(layer, looking)
+
+    with monkeypatch.context() as earlier:
+        earlier.setattr(mechanisms_module, "unused_recipe", as_earlier)
+        model = reshaped(name)
+    folder = written(model, tmp_path / name)
+    change_config(folder, lambda config: config.update(attnworks_layers=None, attnworks_cuts=[]), sealed=True)
+    opened = attnworks.open(folder).model
+    assert weights_fingerprint(opened) == weights_fingerprint(model) and mechanisms_of(opened) == mechanisms_of(model)
+    given = inputs(model)
+    with torch.no_grad():
+        assert torch.equal(opened(**given).logits, model(**given).logits)
+    again = attnworks.open(written(opened, tmp_path / "again")).model
+    assert weights_fingerprint(again) == weights_fingerprint(model)
 
 
 @pytest.mark.parametrize("name", FAMILIES)

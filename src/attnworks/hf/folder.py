@@ -37,7 +37,7 @@ from attnworks.hf.heads import (
     hf_refusal_to_shrink,
     resize,
 )
-from attnworks.hf.mechanisms import put_mechanisms, use_mechanisms
+from attnworks.hf.mechanisms import drop_as_earlier, put_mechanisms, use_mechanisms
 from attnworks.models.folder import (
     CONFIG_FILE,
     WEIGHTS_FILE,
@@ -120,8 +120,8 @@ class _Described:
         return cls(mechanisms, widths, heads, cuts, layers, added)
 
 
-def _build_reshaped(model_class: Any, config: Any, described: _Described) -> Any:
-    """A model with the mechanisms, widths and heads that a config describes."""
+def _build_reshaped(model_class: Any, config: Any, described: _Described, table: TensorTable) -> Any:
+    """A model with the mechanisms, widths and heads that a config describes, for weights with these shapes."""
     model = model_class(copy.deepcopy(config))
     for entry in described.cuts:
         recipe = Recipe.from_json(entry)
@@ -138,6 +138,10 @@ def _build_reshaped(model_class: Any, config: Any, described: _Described) -> Any
         first = described.heads.get(name) or [*range(count)]
         attention = model.get_submodule(place.attention)
         resize(model, attention, Slot.parse(name), place.projections, widths["keys"], widths["values"], first)
+    if described.layers is None:
+        narrow = {name: specs for name, specs in described.mechanisms.items() if name not in described.widths}
+        rows = {name.removesuffix(".weight"): entry["shape"][0] for name, entry in table.items() if entry["shape"]}
+        drop_as_earlier(model, narrow, rows)
     for name, specs in described.mechanisms.items():
         place = places[name]
         put_mechanisms(model.get_submodule(place.attention), place.widths, specs, place.projections)
@@ -173,7 +177,7 @@ def open_reshaped(folder: Path, model_class: Any, config: Any) -> nn.Module:
     described = _Described.taken_from(config)
     try:
         _check_sizes(folder, model_class, config, described, manifest["tensors"])
-        model = _build_reshaped(model_class, config, described)
+        model = _build_reshaped(model_class, config, described, manifest["tensors"])
         fill(model, read_weights(folder, manifest, model))
         _check_heads(model, described)
     except AttnworksError:
@@ -188,7 +192,7 @@ def _check_sizes(folder: Path, model_class: Any, config: Any, described: _Descri
     """Check the sizes of a model before it is built; only roughly where its layers are yet to be found."""
     with torch.device("meta"):
         if described.layers is not None:
-            check_expected(folder, _build_reshaped(model_class, config, described), table)
+            check_expected(folder, _build_reshaped(model_class, config, described, table), table)
             return
         whole = sum(tensor.numel() for tensor in tensors_of(model_class(copy.deepcopy(config))).values())
     stored = sum(math.prod(entry["shape"]) for entry in table.values())

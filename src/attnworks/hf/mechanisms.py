@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from typing import Any
 
 from torch import nn
@@ -12,9 +13,10 @@ from attnworks.attention.heads import HeadGroups, carry_over, check_held, groupe
 from attnworks.core.errors import UsageError
 from attnworks.core.places import Slot
 from attnworks.hf.anatomy import forget_layout, hf_layers, layout_of, parts_unknown
+from attnworks.hf.cut.apply import apply
 from attnworks.hf.cut.keep import CUTS_ENTRY
 from attnworks.hf.cut.recipe import Recipe
-from attnworks.hf.cut.unused import drop_unused, unused_recipe, without_queries
+from attnworks.hf.cut.unused import drop_unused, earlier_recipe, unused_recipe, without_queries
 from attnworks.hf.head_modules import QUERIES_AND_KEYS, head_groups_of
 from attnworks.hf.heads import MECHANISMS_ENTRY, projection_paths
 from attnworks.hf.layout import AttentionLayout
@@ -44,6 +46,20 @@ def _check_shared(slot: Slot, slots: Sequence[Slot], wanted: MechanismsBySlot) -
         expected = f"the same in all layers that share its weights: {', '.join(map(str, slots))}"
         got = f"others in {others[0]}" if others[0] in wanted else f"none for {others[0]}"
         raise UsageError(f"other mechanisms in {slot}", expected, got, "name all of them")
+
+
+def drop_as_earlier(model: Any, described: Mapping[str, list[str]], columns: Mapping[str, int]) -> None:
+    """Drop the queries and keys that a folder of an earlier version does not store.
+
+    described    layer -> the mechanism of each of its heads
+    columns      projection -> how many columns the folder stores
+    """
+    layers = hf_layers(model) if described else {}
+    for name, specs in described.items():
+        recipe = earlier_recipe(layers[Slot.parse(name)].place()[1], _by_content(specs))
+        if recipe is not None and all(columns.get(path) == len(kept) for path, kept in recipe.outputs.items()):
+            apply(model, recipe, ExitStack())
+            _write(model, [recipe])
 
 
 def _by_content(specs: Sequence[str]) -> list[int]:
@@ -99,6 +115,11 @@ def _drop_columns(model: Any, layouts: Sequence[AttentionLayout], wanted: Mechan
         recipe = unused_recipe(model, every, layout, {*range(layout.heads)} - {*looking})
         recipes += [] if recipe is None else [recipe]
     dropped = recipes if drop_unused(model, recipes) else [each for each in recipes if drop_unused(model, [each])]
-    if dropped:
-        made = [recipe.to_json() for recipe in dropped]
+    _write(model, dropped)
+
+
+def _write(model: Any, recipes: Sequence[Recipe]) -> None:
+    """Write recipes into the config."""
+    if recipes:
+        made = [recipe.to_json() for recipe in recipes]
         setattr(model.config, CUTS_ENTRY, [*getattr(model.config, CUTS_ENTRY, ()), *made])

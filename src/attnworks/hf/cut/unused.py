@@ -35,6 +35,19 @@ def unused_recipe(
     return Recipe(layer.path, "unused", layer.heads, every, outputs, "", ()) if outputs else None
 
 
+def earlier_recipe(layer: AttentionLayout, looking: Sequence[int]) -> Recipe | None:
+    """What earlier versions left in a layer with separate projections, where only the heads `looking` use Q and K.
+
+    In a decoder they kept those of head 0 where no head uses them.
+    """
+    query, key = layer.query, layer.key
+    if query is None or key is None or query.path == key.path or len(looking) == layer.heads:
+        return None
+    kept = list(looking) or [0] * layer.slots[0].causal
+    outputs = {columns.path: tuple(sorted(columns.index[kept].flatten().tolist())) for columns in (query, key)}
+    return Recipe(layer.path, "unused", layer.heads, tuple(range(layer.heads)), outputs, "", ())
+
+
 def drop_unused(model: Any, recipes: Sequence[Recipe]) -> bool:
     """Drop these columns, in place, if the model then computes what it did; whether it does."""
     with ExitStack() as undo:
