@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from attnworks.core.errors import UsageError
 from attnworks.hf.attention_hook import attention_hook as attention_hook
 from attnworks.hf.attention_hook import current_hook, softmax_unobserved
-from attnworks.hf.cut.stored import kept_heads
+from attnworks.hf.cut.stored import call_hook, kept_heads
 from attnworks.hf.layer_implementation import LayerImplementation
 from attnworks.hf.masks import mask_of_call
 
@@ -148,19 +148,8 @@ def show_call(
     if (hook := current_hook()) is None:
         return Y
     mask = mask_of_call(name, module, Q, K, given, options)
-    heads, kept = Y.transpose(1, 2), kept_heads(module, Q, K)
-    if kept is not None:
-        Q, K, V = kept.queries_keys_values(Q, K, V)
-        V, heads, mask, options = (
-            V if own is None else own,
-            heads[:, kept.heads],
-            kept.mask(mask),
-            kept.options(options),
-        )
-    edited = hook(module, Q, K, V, mask, heads, options)
-    if edited is None:
-        return Y
-    return (edited if kept is None else kept.whole(edited)).transpose(1, 2).contiguous()
+    edited = call_hook(hook, module, Q, K, V, mask, Y.transpose(1, 2), options, own)
+    return Y if edited is None else edited.transpose(1, 2).contiguous()
 
 
 def no_attention(name: str) -> UsageError:

@@ -23,6 +23,7 @@ from torch.utils.weak import WeakTensorKeyDictionary
 from attnworks.attention import Mask
 from attnworks.core.notation import tolerance
 from attnworks.hf.attention_hook import current_hook, is_softmax_unobserved
+from attnworks.hf.cut.stored import call_hook, kept_heads
 from attnworks.hf.products import Placed, Product, product_of
 
 SOFTMAX = {torch.softmax, F.softmax, Tensor.softmax}
@@ -149,9 +150,12 @@ class _SoftmaxObserver(TorchFunctionMode):
         self, product: Product, weights: Weights, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Tensor:
         """Y = P V, as the hook wants it to be. The product is computed from the V that the hook is given."""
-        V = _by_head(product.right.read(), self.batch)
-        if V is None:
+        V, queries = (_by_head(T, self.batch) for T in (product.right.read(), weights.scores.Q))
+        if V is None or queries is None:
             return func(*args, **kwargs)
+        own = None
+        if (kept := kept_heads(self._attention(), queries, V)) is not None:
+            own, V = kept.separate(V)
         same = product.right.write(V.reshape(product.right.read().shape))
         args, kwargs = (_with(given, product.right.tensor, same) for given in (args, kwargs))
         out = Placed(func(*args, **kwargs), product.out)
@@ -162,7 +166,7 @@ class _SoftmaxObserver(TorchFunctionMode):
         K, V = _same_heads(K, V, Q.shape[1])
         with torch.no_grad():
             scale, mask = _scale_and_mask(Q, K, P, S, weights)
-        edited = self._call(Q, K, V, mask, Y, {"scaling": scale, "weights": P})
+        edited = self._call(Q, K, V, mask, Y, {"scaling": scale, "weights": P}, own)
         return out.tensor if edited is None else out.write(edited.reshape(out.read().shape))
 
     def _fused(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
@@ -180,10 +184,15 @@ class _SoftmaxObserver(TorchFunctionMode):
         edited = self._call(Q, K, V, mask, Y, options)
         return out if edited is None else edited.reshape(out.shape)
 
-    def _call(self, Q: Tensor, K: Tensor, V: Tensor, mask: Mask, Y: Tensor, options: dict[str, Any]) -> Tensor | None:
-        module = next((m for m in reversed(self.running) if any(True for _ in m.parameters())), self.running[0])
+    def _attention(self) -> nn.Module:
+        """The innermost module that is running and has parameters."""
+        return next((m for m in reversed(self.running) if any(True for _ in m.parameters())), self.running[0])
+
+    def _call(
+        self, Q: Tensor, K: Tensor, V: Tensor, mask: Mask, Y: Tensor, options: dict[str, Any], own: Tensor | None = None
+    ) -> Tensor | None:
         hook = current_hook()
-        return None if hook is None else hook(module, Q, K, V, mask, Y, options)
+        return None if hook is None else call_hook(hook, self._attention(), Q, K, V, mask, Y, options, own)
 
 
 _RUNNING: ContextVar[_SoftmaxObserver | None] = ContextVar("attnworks_softmax_observer", default=None)

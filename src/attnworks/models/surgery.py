@@ -95,9 +95,9 @@ def cannot_keep(slot: Slot, reason: str) -> UsageError:
     """The error of a layer that cannot keep some of its heads alone."""
     return UsageError(
         f"fewer heads in {slot}",
-        "heads with projections of their own, or as many of each group that shares keys and values",
+        "heads that can be removed without a change of anything else",
         reason,
-        "choose other heads, another layer, or a model of another family",
+        "choose other heads, another layer, or another model",
     )
 
 

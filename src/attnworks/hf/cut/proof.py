@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import torch
@@ -16,9 +16,12 @@ from torch import Tensor, nn
 
 from attnworks.core.errors import short_message
 from attnworks.hf import quiet
+from attnworks.hf.anatomy import layout_of
+from attnworks.hf.attention_hook import attention_hook
 from attnworks.hf.evidence.cut_graph import first_floats
 from attnworks.hf.evidence.inputs import probe_body, probe_inputs
-from attnworks.hf.observe import attention_hook, observe_interface
+from attnworks.hf.observe import observe_interface
+from attnworks.hf.softmax_observer import observe_softmax
 from attnworks.models.modes import eval_mode
 
 EFFECT_SHARE = 1e-4
@@ -86,7 +89,11 @@ def _silent(model: Any, modules: Mapping[nn.Module, list[int]]) -> Iterator[None
         Y[:, heads] = 0.0
         return Y
 
-    with observe_interface(model), attention_hook(hook):
+    with ExitStack() as stack:
+        stack.enter_context(observe_interface(model))
+        if not all(layer.interface for layer in layout_of(model).layers):
+            stack.enter_context(observe_softmax(model))
+        stack.enter_context(attention_hook(hook))
         yield
 
 

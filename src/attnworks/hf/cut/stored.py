@@ -17,6 +17,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from attnworks.attention import Mask
+from attnworks.hf.attention_hook import AttentionHook
 
 OUTPUTS, INPUTS = "attnworks_stored_outputs", "attnworks_stored_inputs"
 """Buffers of a module: the numbers, among all columns, of those that it stores."""
@@ -103,13 +104,14 @@ class KeptHeads:
         return own, V.index_copy(1, rows, own[:, [*places.values()]])
 
     def options(self, options: dict[str, Any]) -> dict[str, Any]:
-        """Sink logits [h] and what is added for positions [b h i j] of these heads."""
-        sink, bias = options.get("s_aux"), options.get("position_bias")
-        found = dict(options)
+        """Sink logits [h], what is added for positions [b h i j] and weights [b h i j] of these heads."""
+        sink, found = options.get("s_aux"), dict(options)
         if isinstance(sink, Tensor) and sink.shape[0] == self.of:
             found["s_aux"] = sink[self.heads]
-        if isinstance(bias, Tensor) and bias.dim() == 4 and bias.shape[1] == self.of:
-            found["position_bias"] = bias[:, self.heads]
+        for name in ("position_bias", "weights"):
+            table = options.get(name)
+            if isinstance(table, Tensor) and table.dim() == 4 and table.shape[1] == self.of:
+                found[name] = table[:, self.heads]
         return found
 
     def mask(self, mask: Mask) -> Mask:
@@ -132,3 +134,25 @@ def kept_heads(attention: nn.Module, Q: Tensor, K: Tensor) -> KeptHeads | None:
     rows = [head * K.shape[1] // Q.shape[1] for head in heads]
     even = len({rows.count(row) for row in rows}) == 1
     return KeptHeads(heads, sorted({*rows}) if even else rows, Q.shape[1])
+
+
+def call_hook(
+    hook: AttentionHook,
+    module: nn.Module,
+    Q: Tensor,
+    K: Tensor,
+    V: Tensor,
+    mask: Mask,
+    Y: Float[Tensor, "b h i v"],
+    options: dict[str, Any],
+    own: Tensor | None = None,
+) -> Tensor | None:
+    """What a hook makes of a call of attention, of which it is shown the heads that are left.
+
+    own    the values of these heads, if Y was computed from them (`KeptHeads.separate`)
+    """
+    if (kept := kept_heads(module, Q, K)) is None:
+        return hook(module, Q, K, V, mask, Y, options)
+    Q, K, V = kept.queries_keys_values(Q, K, V)
+    edited = hook(module, Q, K, V if own is None else own, kept.mask(mask), Y[:, kept.heads], kept.options(options))
+    return None if edited is None else kept.whole(edited)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from threading import Lock, RLock
 from typing import Any, NamedTuple
@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 from torch import nn
 
 from attnworks.core.errors import short_message
+from attnworks.hf import quiet
 from attnworks.hf.anatomy import layout_of
 from attnworks.hf.cut.apply import apply
 from attnworks.hf.cut.attributes import Meaning, learn_attributes, reads_of
@@ -126,20 +127,19 @@ def _stored(place: Place, kept: Sequence[int]) -> list[Recipe]:
 
 def _learn_meaning(place: Place, kept: Sequence[int], proof: Proof, *, selects_positions: bool) -> Meaning | None:
     removal = plain_removal(place, kept, selects_positions=selects_positions)
-    model = place.model
+    model, names = place.model, list[str]()
 
     def holds(attributes: Sizes, config: Sizes) -> bool:
         recipe = plain_recipe(place, kept, (attributes, config), selects_positions=selects_positions)
-        return recipe is not None and _works(model, [recipe], proof)
+        return recipe is not None and _works(model, [recipe], proof, names)
 
     with reads_of(model, related(model, place.layer, removal)) as reads:
-        for _ in _each_implementation(model):
-            Proof(model, {})
+        names = _running_implementations(model)
     return learn_attributes(model, place.layer.path, reads, sizes_of(place.layer, kept, removal), holds)
 
 
-def _works(model: Any, recipes: Sequence[Recipe], proof: Proof) -> bool:
-    return all(problem_of(model, recipes, proof) is None for _ in _each_implementation(model))
+def _works(model: Any, recipes: Sequence[Recipe], proof: Proof, names: Sequence[str]) -> bool:
+    return all(problem_of(model, recipes, proof) is None for name in _each_implementation(model) if name in names)
 
 
 def problem_of(model: nn.Module, recipes: Sequence[Recipe], proof: Proof) -> str | None:
@@ -158,10 +158,22 @@ def _each_implementation(model: Any) -> Iterator[str]:
     before = model.config._attn_implementation
     try:
         for name in IMPLEMENTATIONS:
-            try:
-                model.set_attn_implementation(name)
-            except ValueError:
-                continue
+            with quiet():
+                try:
+                    model.set_attn_implementation(name)
+                except ValueError:
+                    continue
             yield name
     finally:
-        model.set_attn_implementation(before)
+        with quiet():
+            model.set_attn_implementation(before)
+
+
+def _running_implementations(model: Any) -> list[str]:
+    """The implementations in which the model runs."""
+    found: list[str] = []
+    for name in _each_implementation(model):
+        with suppress(Exception):
+            Proof(model, {})
+            found.append(name)
+    return found

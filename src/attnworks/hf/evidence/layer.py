@@ -113,6 +113,7 @@ def layer_layout(cut: CutPass, call: AttentionCall, slot: Slot) -> AttentionLayo
         output_reach=output_reach,
         factor=None if c_q is None or c_k is None else scale * c_q * c_k,
         sources=reaches.sources(),
+        interface="weights" not in call.options,
         problems=problems,
     )
     return _without_heads(found) if is_empty(call.module) else found
