@@ -230,10 +230,10 @@ def test_a_head_in_the_place_of_another(length: float) -> None:
     other = heads_of(attention_layers(anatomy_of(transformer(seed=7)))[slot])[0].each(torch.clone)
     new = grown(model, [GrowthStep(GrowthPlace(slot, 1), Rewritten(other), length)])
     heads = heads_of(layers_of(new)[slot])
-    assert all(torch.equal(the(one), the(two)) for one, two in zip(heads[1], other, strict=True))
+    assert all(torch.equal(the(one), the(two)) for one, two in zip(heads[1].weights, other.weights, strict=True))
     for at in (0, 2):
         old = heads_of(layers_of(model)[slot])[at]
-        assert all(torch.equal(the(one), the(two)) for one, two in zip(heads[at], old, strict=True))
+        assert all(torch.equal(the(one), the(two)) for one, two in zip(heads[at].weights, old.weights, strict=True))
 
 
 @pytest.mark.parametrize("length", LENGTHS)

@@ -321,7 +321,7 @@ def test_the_document_needs_one_factor_of_all_scores() -> None:
     mixed = AttentionConfig(heads=2, d_k=D_K, d_v=D_V, mechanism=("dense", "structured"))
     model, one = growing_model(slots={"enc.0": mixed}), [PASSAGES[0]]
     survey = survey_of(growing_bench(model, TextSplit(one, one, {})), "keys")
-    with pytest.raises(UsageError, match=r"enc\.0 by document.*one scale of Q K\^T"):
+    with pytest.raises(UsageError, match=r"enc\.0 by document.*one factor of X W_Q"):
         METHODS["document"](survey, {Spot(At(Slot.parse("enc.0"), 0), "keys"): 1}, 0)
 
 
@@ -444,19 +444,12 @@ def test_relative_objectives_are_refused() -> None:
     assert survey_growth(text_loss, lambda *_: None, ("keys",)).text_loss is text_loss
 
 
-@pytest.mark.parametrize(
-    ("name", "reason"),
-    [
-        ("llama", "keys and values that several heads share"),
-        ("gpt2", "queries, keys and values that are one projection"),
-    ],
-)
-def test_models_that_cannot_grow(name: str, reason: str) -> None:
-    model = TINY[name].build(dtype=torch.float32)
+def test_models_that_cannot_grow() -> None:
+    model, reason = TINY["albert"].build(dtype=torch.float32), "weights that several layers share"
     asked: list[dict[str, Any]] = [{"add": 2}, {"where": "0.0:keys=1"}]
     for options in asked:
         with pytest.raises((UsageError, NoBottleneckError)) as error:
-            attnworks.grow(model, LINES * 2, tokenizer=tiny_tokenizer(name), **options)
+            attnworks.grow(model, LINES * 2, tokenizer=tiny_tokenizer("bert"), **options)
         assert reason in str(error.value) and "\n" not in str(error.value)
 
 

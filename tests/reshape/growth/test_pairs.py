@@ -16,6 +16,8 @@ import pytest
 import torch
 from torch import Tensor
 
+from attnworks.core.places import Slot
+from attnworks.reshape.growth import statistics, survey
 from attnworks.reshape.growth.directions import marginal_gains, score_direction, whitened_direction
 from attnworks.reshape.growth.metric import Metric, ScoreSample, as_real_columns, rotated
 from attnworks.reshape.growth.pairs import (
@@ -28,6 +30,7 @@ from attnworks.reshape.growth.pairs import (
     with_key_bias,
 )
 from tests.helpers import assert_close
+from tests.reshape.growth.growth_helpers import growing_bench, survey_of
 from tests.reshape.growth.rotary_model import turned
 from tests.reshape.growth.test_directions import best_searched, drawn, jacobians
 
@@ -240,3 +243,18 @@ def test_the_bias_of_the_keys_matters_for_pairs() -> None:
     assert {*found} == {0, 1} and all(angle == pytest.approx(1.1, rel=0.2) for angle in found.values())
     without, with_bias = (gains_by_angle(whitened(one), G, [found[0]])[0] for one in (sample, with_key_bias(sample)))
     assert (with_bias > 10 * without).all()
+
+
+def test_cross_attention_is_not_scanned(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Queries and keys of different sequences have no distance."""
+    scanned: list[Slot] = []
+
+    def scan(_: object, slot: Slot, *__: object, **___: object) -> dict[int, float]:
+        scanned.append(slot)
+        return {}
+
+    monkeypatch.setattr(statistics, "has_linear_queries", lambda trace: False)
+    monkeypatch.setattr(survey, "scan_angles", scan)
+    found = survey_of(growing_bench(), "keys")
+    assert {str(slot) for slot in found.layers} == {"enc.0", "dec.0", "cross.0"}
+    assert {str(slot) for slot in scanned} == {"enc.0", "dec.0"} and not found.pairs

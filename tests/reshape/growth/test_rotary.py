@@ -267,9 +267,9 @@ def test_other_methods(method: str) -> None:
 
 
 def test_what_is_not_for_layers_with_rotary_positions() -> None:
-    with pytest.raises(UsageError, match="nothing that turns them by position"):
+    with pytest.raises(UsageError, match="score by one factor of"):
         METHODS["document"](survey(), {Spot(GrowthPlace(SLOT, 0), "keys"): 2}, 0)
-    with pytest.raises(NoBottleneckError, match="turned by position, which those of new heads are not"):
+    with pytest.raises(NoBottleneckError, match="no plain maps of the layer's input"):
         METHODS["fisher"](survey(), {Spot(GrowthPlace(SLOT, None), "heads"): 1}, 0)
 
 
@@ -289,6 +289,21 @@ def test_growing_from_the_first_pass_to_the_receipt() -> None:
     again = GrowthSurvey(text_loss_of(new, copying(64, DISTANCE, 7)), silent, ("keys",))
     assert again.trial.loss < context.calibration.mean() - 0.3
     assert again.scores(SLOT, "keys")[0].fitted_slope > 0, "the grown model can grow again"
+
+
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_queries_that_are_no_plain_maps_are_noticed(name: str) -> None:
+    assert sums(name).growth.may_turn and sums(name).growth.of_heads((1,)).may_turn
+
+
+@pytest.mark.parametrize(("normed", "may_turn"), [(False, False), (True, True)])
+def test_norms_hide_whether_queries_turn(normed: bool, may_turn: bool) -> None:
+    model = RotaryModel(Layout(angles=(), normed=normed, biased=True))
+    outputs = {SLOT: output_of(part_of(model))}
+    (found,) = gather_sums(text_loss_of(model, copying(7, 3, 1)), outputs, lambda *_: None).values()
+    assert found.may_turn == may_turn and found.linear != may_turn
+    found.scale = None
+    assert not found.may_turn, "scores that are no products have no columns"
 
 
 def test_layers_that_do_not_turn_are_not_scanned(monkeypatch: pytest.MonkeyPatch) -> None:

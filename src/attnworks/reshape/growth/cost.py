@@ -7,6 +7,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 
 from attnworks.core.display import counted
+from attnworks.core.places import Slot
 from attnworks.models.anatomy import heads_of
 from attnworks.reshape.growth.graded import graded_layers, output_of
 from attnworks.reshape.growth.pairs import scan_angles
@@ -138,7 +139,7 @@ def measured_cost(
     places = 0 if given else heads * len({*kinds} - {"heads"}) + len(layers) * ("heads" in kinds)
     sentences = sum(map(len, text_loss.text.batches))
     batch = trial = fit = scan = 0.0
-    turned = [slot for slot, part in layers.items() if part.turned] if "keys" in kinds else []
+    turned: list[Slot] = []
     if layers:
         began = time.perf_counter()
         GrowthTrial(text_loss, some)
@@ -149,6 +150,7 @@ def measured_cost(
         for layer in graded_layers(text_loss, *middle, {slot: output_of(part) for slot, part in layers.items()}):
             sums[layer.trace.slot].add(layer)
         batch = time.perf_counter() - began
+        turned = [slot for slot in layers if sums[slot].may_turn and not slot.crosses] if "keys" in kinds else []
         slot = next((slot for slot in layers if sums[slot].scale is not None), None)
         if slot is not None and {*kinds} & {"keys", "heads"}:
             began = time.perf_counter()

@@ -18,7 +18,7 @@ from attnworks.models.anatomy import Part
 from attnworks.models.modes import eval_mode
 from attnworks.text.tokens import Batch
 from attnworks.traces.frozen_pass import whole_maps
-from attnworks.traces.layer import LayerTrace
+from attnworks.traces.layer import LayerTrace, linear_queries
 from attnworks.traces.loss import TextLoss
 from attnworks.traces.subject import LayerHook, first
 
@@ -83,6 +83,14 @@ def score_scale(trace: LayerTrace) -> float | None:
     """The factor of (X W_Q + b_Q) (Z W_K)^T in the scores; OPT puts it into Q before attention is computed."""
     own = None if trace.weights is None else trace.weights.scale
     return trace.scale if trace.scale is None or own is None else own
+
+
+def has_linear_queries(trace: LayerTrace) -> bool:
+    """Whether queries are a multiple of X W_Q + b_Q, as far as is known: neither rotated by position nor normed."""
+    X, W = trace.X, trace.weights
+    if X is None or W is None or W.W_Q[:, 0].shape != trace.Q[0, :, 0].shape:
+        return False
+    return linear_queries(X, trace.Q, W)
 
 
 def softmax_back(P: Float[Tensor, "*a i j"], by_weights: Float[Tensor, "*a i j"]) -> Float[Tensor, "*a i j"]:

@@ -202,9 +202,9 @@ def output_difference(text_loss: TextLoss, steps: Sequence[GrowthStep]) -> float
     """The largest difference of outputs that these steps make, relative to the largest output, on a few sentences."""
     original: Any = text_loss.original
     batch = text_loss.objective.prepare(text_loss.text.batch(0)[0]).to(original.device)
-    with inference_mode(original.model):
-        before = original.run(batch).hidden
-        after = original.with_model(grown(original.model, steps).eval()).run(batch).hidden
+    changed = original.with_model(grown(original.model, steps))
+    with inference_mode(original.model), inference_mode(changed.model):
+        before, after = (subject.run(batch).hidden for subject in (original, changed))
         real = batch.sides("encoder" if batch.target is None else "decoder")[0].real
         return float((after - before)[real].abs().max() / before[real].abs().max())
 

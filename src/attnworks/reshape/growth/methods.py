@@ -97,10 +97,8 @@ def _confirmed(survey: GrowthSurvey, spot: Spot, width: int, solve: DirectionSol
     if not found:
         if spot.kind != "heads":
             return "no direction: the layer does not score by Q K^T alone"
-        if survey.layers[spot.place.slot].turned:
-            return (
-                "no direction: queries and keys of the layer are turned by position, which those of new heads are not"
-            )
+        if not survey.sums[spot.place.slot].linear:
+            return "no direction: queries and keys are no plain maps of the layer's input, as those of new heads are"
         return "no direction: no head whose attention, with other values, other sentences confirm by half"
     score = survey.tried(found[0])
     if score.refusal is not None:
@@ -227,9 +225,9 @@ def refit_steps(survey: GrowthSurvey, widths: Widths) -> Callable[[float], list[
         raise kind_refusal("document", "keys")
     slots = dict.fromkeys(spot.place.slot for spot, _ in spots)
     for slot in slots:
-        asked, layer = f"growing {slot} by document", survey.layers[slot]
-        if survey.sums[slot].scale is None or layer.turned or layer.shares is not None:
-            expected = "heads with keys of their own, one scale of Q K^T, and nothing that turns them by position"
+        asked, sums = f"growing {slot} by document", survey.sums[slot]
+        if sums.scale is None or not sums.linear or survey.layers[slot].shares is not None:
+            expected = "heads with keys of their own that score by one factor of X W_Q (Z W_K)^T"
             raise UsageError(asked, expected, "other scores", "choose another method")
     targets = {slot: _targets(survey, slot) for slot in slots}
 

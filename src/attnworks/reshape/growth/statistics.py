@@ -10,7 +10,15 @@ from torch import Tensor, nn
 
 from attnworks.core.places import Slot
 from attnworks.models.modes import inference_mode
-from attnworks.reshape.growth.graded import GradedLayer, cap_slopes, graded_layers, query_states, score_scale, states_of
+from attnworks.reshape.growth.graded import (
+    GradedLayer,
+    cap_slopes,
+    graded_layers,
+    has_linear_queries,
+    query_states,
+    score_scale,
+    states_of,
+)
 from attnworks.reshape.growth.metric import ScoreSample
 from attnworks.traces.frozen_pass import whole_maps
 from attnworks.traces.layer import LayerTrace
@@ -32,12 +40,15 @@ class GrowthSums:
     (P Z)^T P Z over the fitting sentences. Sums are in float64, products of one batch in the type of the model.
 
     keys      [2 h q f]    values    [2 h f e]    spread    [h f f], with q = e or e + 1
+    scale     the factor of Q K^T in the scores; None if they are no such products
+    linear    whether queries are plain maps of X; if not, they may be rotated by position
     """
 
     def __init__(self) -> None:
         self.sentences = torch.zeros(2, dtype=torch.float64)
         self.keys = self.values = self.spread = torch.zeros(())
         self.scale: float | None = None
+        self.linear = True
 
     def add(self, layer: GradedLayer, first: int = 0) -> None:
         """A batch whose first sentence has this number among all."""
@@ -51,12 +62,18 @@ class GrowthSums:
         self.keys, self.values = self.keys + keys.double(), self.values + values.double()
         self.spread = self.spread + summed_products(seen[parts[0]], seen[parts[0]]).double()
         self.sentences += torch.tensor([len(X[some]) for some in parts])
-        self.scale = score_scale(trace)
+        self.scale, self.linear = score_scale(trace), has_linear_queries(trace)
+
+    @property
+    def may_turn(self) -> bool:
+        """Whether scores are products of queries and keys that may be rotated by position."""
+        return self.scale is not None and not self.linear
 
     def of_heads(self, heads: Sequence[int]) -> GrowthSums:
         """The sums of some heads."""
         chosen, index = GrowthSums(), list(heads)
-        chosen.sentences, chosen.scale, chosen.spread = self.sentences, self.scale, self.spread[index]
+        chosen.sentences, chosen.scale, chosen.linear = self.sentences, self.scale, self.linear
+        chosen.spread = self.spread[index]
         chosen.keys, chosen.values = self.keys[:, index], self.values[:, index]
         return chosen
 

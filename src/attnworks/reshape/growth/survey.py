@@ -69,7 +69,7 @@ class GrowthSurvey:
 
     every      how many heads each layer has
     refused    layers that cannot grow, with the reason in words
-    pairs      T of frequency pairs, for heads of layers with rotary positions that a pair serves better than a column
+    pairs      T of frequency pairs, for heads of layers that may turn which a pair serves better than a column
     trial      tries steps on the sentences that check
     """
 
@@ -174,8 +174,8 @@ class GrowthSurvey:
     # --- frequency pairs ---
 
     def _find_pairs(self) -> dict[Slot, PairSums]:
-        """Angles from a sample of each layer with rotary positions, then sums over the whole text for these angles."""
-        slots = [slot for slot, part in self.layers.items() if part.turned and self.sums[slot].scale is not None]
+        """Angles from a sample of each layer that may turn, then sums over the whole text for these angles."""
+        slots = [slot for slot, sums in self.sums.items() if sums.may_turn and not slot.crosses]
         angles: dict[Slot, dict[int, float]] = {}
         for done, slot in enumerate(slots):
             self.tell(ANGLES, done, len(slots))
@@ -189,11 +189,10 @@ class GrowthSurvey:
         """One for each layer: a copy of the head for which more values help most, with its own values and keys.
 
         The values of the copy are solved for, then its keys by the gradient of its own scores, then the values again.
-        Heads that do not start from a copy fit noise. Where queries and keys are turned by position, new columns are
-        not, so that there is no copy.
+        Heads that do not start from a copy fit noise. Queries and keys of new heads are plain maps of the input of the
+        layer, so that there is no copy of those that are rotated or normed.
         """
-        slots = [slot for slot, part in self.layers.items() if part.weights is not None and not part.turned]
-        slots = [slot for slot in slots if self.sums[slot].scale is not None]
+        slots = [slot for slot, sums in self.sums.items() if sums.scale is not None and sums.linear]
         copies: dict[Slot, _Copy] = {}
         for done, slot in enumerate(slots):
             self.tell(COPIES, done, len(slots))
