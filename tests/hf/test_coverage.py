@@ -101,7 +101,7 @@ def test_weights_in_a_models_own_code_are_those_that_transformers_returns(model_
 
 def test_setting_heads_to_zero_is_dropping_their_columns_of_the_output_projection(bert: Case) -> None:
     eager = bert.reference
-    gated = eager.without([HeadId(Slot("encoder", 1), 3)])
+    gated = eager.without([HeadId(Slot("encoder", 1), 3)], bert.heads)
     output = eager.model.bert.encoder.layer[1].attention.output.dense.weight
     width = output.shape[1] // 15
     kept = output.detach().clone()

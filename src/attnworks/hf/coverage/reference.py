@@ -16,6 +16,7 @@ from attnworks.core.errors import short_message
 from attnworks.core.places import HeadId, Slot
 from attnworks.hf import quiet
 from attnworks.hf.coverage.calls import WAYS, Way, attention_calls
+from attnworks.hf.tiny_config import configs_in
 from attnworks.hf.tiny_text import TEXTS
 from attnworks.text.passages import Passage, Text
 
@@ -66,6 +67,8 @@ class Reference:
         with quiet():
             self.model = copy.deepcopy(model)
             self.model.set_attn_implementation("eager")
+        for part in configs_in(self.model.config):
+            part._attn_implementation = "eager"  # Falcon keeps its own otherwise
         read = batch_of_texts(model, tokenizer)
         self.source = read["attention_mask"].bool()
         self.real = read["decoder_attention_mask"].bool() if "decoder_attention_mask" in read else self.source
@@ -119,25 +122,27 @@ class Reference:
         names = {(source, source): "encoder", (target, target): "decoder", (target, source): "cross"}
         return [names.get((P.shape[2], P.shape[3]), "other") for P in self.weights]
 
-    def without(self, heads: Collection[HeadId]) -> Tensor:
-        """The outputs where the attention of these heads gives zero."""
-        numbers: defaultdict[Slot, list[int]] = defaultdict(list)
+    def without(self, heads: Collection[HeadId], layers: Collection[Slot]) -> Tensor:
+        """The outputs where the attention of these heads gives zero.
+
+        layers    all attention layers, as attnworks names them: the n-th of a kind is the n-th call of that kind
+        """
+        zero: defaultdict[int, list[int]] = defaultdict(list)
         for head in heads:
-            numbers[head.slot].append(head.head)
-        zero = {self._call(slot): each for slot, each in numbers.items()}
+            zero[self._call(head.slot, layers)].append(head.head)
         return self._run_recorded(self.way, self.inputs, zero)[0]
 
     @property
     def two_sided(self) -> bool:
         return "decoder_input_ids" in self.inputs
 
-    def _call(self, slot: Slot) -> int:
-        """The number of the call that is a layer of attnworks: the n-th call of its kind."""
-        kinds = self.kinds()
-        mine = [number for number, kind in enumerate(kinds) if not self.two_sided or kind == slot.kind]
-        if slot.layer >= len(mine):
-            raise NotCheckedError(f"the model calls attention {len(mine)} times, and {slot} is a layer")
-        return mine[slot.layer]
+    def _call(self, slot: Slot, layers: Collection[Slot]) -> int:
+        """The number of the call that is this layer."""
+        calls = [number for number, kind in enumerate(self.kinds()) if kind in ("", slot.kind)]
+        named = sorted(layer.layer for layer in layers if layer.kind == slot.kind)
+        if len(calls) != len(named):
+            raise NotCheckedError(f"the model calls attention {len(calls)} times and has {len(named)} named layers")
+        return calls[named.index(slot.layer)]
 
     def _recorded(self) -> tuple[Way, list[Tensor]]:
         for way in WAYS:

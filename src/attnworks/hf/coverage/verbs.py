@@ -158,7 +158,7 @@ def check_pruned(case: Case, model: Any, receipt: Any) -> str:
         if head not in heads.after
     ]
     with checking():
-        wanted = reference.without(gone)
+        wanted = reference.without(gone, case.heads)
     effect = (wanted - reference.outputs)[reference.real].abs().max().item()
     if not gone or effect < 1e-6:
         raise NotCheckedError("the heads that were cut do not affect the outputs")
