@@ -23,11 +23,23 @@ pytest.importorskip("transformers")
 ROUNDING = 1e-6
 """Of norms that compute in float32."""
 SUMS = (
-    *("bert", "cohere", "falcon_h1", "gemma2", "gpt_neox_japanese", "granite", "granitemoehybrid", "jamba", "olmo2"),
+    *(
+        "bert",
+        "cohere",
+        "falcon",
+        "falcon_h1",
+        "gemma2",
+        "gpt_neox_japanese",
+        "granite",
+        "granitemoehybrid",
+        "jamba",
+        "olmo2",
+    ),
     *("qwen3", "starcoder2", "t5"),
 )
 REFUSED = {
     "deepseek_v3": "needs values that are a linear map of the stream or its norm",
+    "funnel": "needs a stream",
     "qwen3_next": "needs a layer that adds its heads times W_O, or a norm of that",
     "zamba": "needs a layer that adds its heads times W_O, or a norm of that",
 }
@@ -80,9 +92,10 @@ def test_factors() -> None:
 
 @pytest.mark.parametrize("name", REFUSED)
 def test_refusals(name: str) -> None:
-    (forward,) = forwards(name)
+    traces = forwards(name)
     with pytest.raises(UsageError) as caught:
-        Paths(MeasureContext(7)).forward(forward)
+        for forward in traces:
+            Paths(MeasureContext(7)).forward(forward)
     assert REFUSED[name] in f"{caught.value.asked} needs {caught.value.expected}"
 
 

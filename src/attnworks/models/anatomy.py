@@ -23,7 +23,7 @@ from attnworks.models.multihead import MultiHead
 from attnworks.models.transformer import Transformer
 
 Role = Literal["self", "cross", "mixer", "mlp"]
-"""Of a part of a block; a mixer lets tokens see each other without attention, such as a state-space layer."""
+"""Of a part of a block; in a mixer tokens depend on each other without attention, as in a state-space layer."""
 ATTENTION_ROLES: tuple[Role, ...] = ("self", "cross")
 StackKind = Literal["encoder", "decoder"]
 

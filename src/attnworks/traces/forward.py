@@ -135,7 +135,10 @@ def record_blocks(blocks: Sequence[BlockAnatomy], run: Callable[[], object]) -> 
 
 
 class BlockPass:
-    """One run of a block: the stream at its entry and exit, and the outputs of its branches, in pieces."""
+    """One run of a block: the stream at its entry and exit, and the outputs of its branches, in pieces.
+
+    All are copies, since some blocks add to such tensors in place.
+    """
 
     def __init__(self, entry: Tensor) -> None:
         self.entry = self.exit = entry
@@ -149,13 +152,13 @@ class BlockPass:
 
 def _hook_block(block: BlockAnatomy, passes: list[BlockPass]) -> list[Any]:
     def entered(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        passes.append(BlockPass(stream_read(args, kwargs).detach()))
+        passes.append(BlockPass(stream_read(args, kwargs).detach().clone()))
 
     def gave(branch: nn.Module, _: Any, output: Any) -> None:
-        passes[-1].pieces.setdefault(branch, []).append(first(output).detach())
+        passes[-1].pieces.setdefault(branch, []).append(first(output).detach().clone())
 
     def left(_: nn.Module, __: Any, output: Any) -> None:
-        passes[-1].exit = first(output).detach()
+        passes[-1].exit = first(output).detach().clone()
 
     return [
         block.module.register_forward_pre_hook(entered, with_kwargs=True),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
-from itertools import groupby
+from itertools import groupby, pairwise
 from typing import Any, NamedTuple
 
 import torch
@@ -58,7 +58,19 @@ def frozen_steps(forward: ForwardTrace) -> list[FrozenStep]:
     one of length one, as they were in the real forward pass.
     """
     real = forward.tokens.real.unsqueeze(-1)
+    _check_stream(forward, real)
     return [step for block in forward.blocks for step in _block_steps(block, real)]
+
+
+def _check_stream(forward: ForwardTrace, real: Tensor) -> None:
+    """An error unless every block reads what the block before it gave, at the tokens of the batch."""
+    asked = f"paths through the {forward.kind}"
+    if any(block.entry.shape[:-1] != real.shape[:-1] for block in forward.blocks):
+        raise UsageError(asked, "a stream with a row for each token", "one with other rows", REMEDY)
+    for before, block in pairwise(forward.blocks):
+        if _distance(before.exit, block.entry, real) is not None:
+            got = f"one that changes before layer {block.anatomy.layer}"
+            raise UsageError(asked, "a stream that each block reads as the block before gave it", got, REMEDY)
 
 
 def frozen_norm(norm: nn.Module, stream: Float[Tensor, "b i e"]) -> FrozenNorm:

@@ -1,4 +1,4 @@
-"""What a part of a block reads: which stream, through which norm, and whether tokens see each other in it."""
+"""What a part of a block reads: which stream, through which norm, and whether its rows depend on each other."""
 
 from __future__ import annotations
 
