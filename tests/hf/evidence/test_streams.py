@@ -165,6 +165,27 @@ def test_other_families(name: str) -> None:
         assert [part.step for part in blocks[0].parts] == [0, 0, 1]
 
 
+def test_attention_reads_all_parts_of_earlier_steps() -> None:
+    """The experts of LongCat Flash are added at the end of the block, past its second attention layer."""
+    tiny = tiny_model("longcat_flash")
+    block, _ = blocks_of(tiny.model, lambda: tiny.model(**tiny.inputs))
+    parts = [(part.step, part.role, part.branch.removeprefix(f"{block.path}.")) for part in block.parts]
+    assert parts[:2] == [(0, "self", "self_attn.0"), (1, "mlp", "mlps.0")]
+    assert parts[2:] == [(2, "mlp", "mlp"), (2, "self", "self_attn.1"), (3, "mlp", "mlps.1")]
+
+
+def test_blocks_that_run_without_gradients() -> None:
+    tiny = tiny_model("hrm_text")
+    blocks = blocks_of(tiny.model, lambda: tiny.model(**tiny.inputs))
+    assert len(blocks) == 16 and {block.problem for block in blocks} == {None} and torch.is_grad_enabled()
+
+
+def test_several_streams_are_a_problem() -> None:
+    tiny = tiny_model("deepseek_v4")
+    blocks = blocks_of(tiny.model, lambda: tiny.model(**tiny.inputs))
+    assert {block.problem for block in blocks} == {"it carries several streams at once"}
+
+
 WIDTH, D_FF, TOKENS, DEPTH = 13, 17, 7, 3
 
 
