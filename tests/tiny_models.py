@@ -9,7 +9,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from attnworks.hf.families import HF_FAMILIES
 from tests.model_helpers import filled, tokens
 
 transformers: Any = pytest.importorskip("transformers")
@@ -140,7 +139,7 @@ TINY: dict[str, Tiny] = {
     "vit": Tiny("ViTForImageClassification", "ViTConfig", _VIT | {"image_size": 6, "patch_size": 3, "num_channels": 2}),
     "xlm-roberta": Tiny("XLMRobertaModel", "XLMRobertaConfig", _BERT),
 }
-"""Every family of attnworks.hf.families at least once; variants are named `family-variant`."""
+"""Families whose layouts are known by heart; variants are named `family-variant`."""
 
 
 @cache
@@ -150,8 +149,7 @@ def shared(name: str) -> Any:
 
 
 def unknown_causal(name: str) -> Any:
-    """A model of Qwen3 (`name` is its class), which is causal and whose family is not in attnworks.hf.families."""
-    assert "qwen3" not in HF_FAMILIES
+    """A model of Qwen3 (`name` is its class), which is causal and norms its queries and keys."""
     with torch.random.fork_rng():
         model = getattr(transformers, name)(transformers.Qwen3Config(**_GROUPED))
     return filled(model, spread=0.3).eval()

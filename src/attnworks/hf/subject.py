@@ -27,7 +27,6 @@ from attnworks.hf.anatomy import (
 from attnworks.hf.attention_hook import attention_hook
 from attnworks.hf.body import accepted, last_stream
 from attnworks.hf.evidence.inputs import probe_body
-from attnworks.hf.families import HF_FAMILIES
 from attnworks.hf.folder import save_hf
 from attnworks.hf.observed_pass import LayerNames, ObservedPass, edited_calls, observe_attention
 from attnworks.hf.open import folder_of, open_model
@@ -131,14 +130,16 @@ class HFSubject(Subject):
     def max_length(self) -> int | None:
         """None if nothing limits positions, as with T5's relative ones.
 
-        RoBERTa numbers positions from the one after the padding token's id, and so has fewer than its config says.
+        RoBERTa numbers positions from the one after the padding token's id, and so has fewer than its config says. Its
+        table of positions has a row for padding.
         """
         config: Any = getattr(self.model, "config", None)
         positions = getattr(config, "max_position_embeddings", None)
         if not isinstance(positions, int) or positions <= 0:
             return None
-        family = HF_FAMILIES.get(config.model_type)
-        return positions - config.pad_token_id - 1 if family is not None and family.counts_from_padding else positions
+        tables = (table for name, table in self.model.named_modules() if name.endswith("position_embeddings"))
+        padding = next((row for table in tables if (row := getattr(table, "padding_idx", None)) is not None), None)
+        return positions if padding is None else positions - padding - 1
 
     @property
     def vocabulary_sizes(self) -> tuple[int | None, int | None]:
