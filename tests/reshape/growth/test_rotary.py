@@ -20,10 +20,10 @@ from attnworks.reshape.growth.cost import measured_cost
 from attnworks.reshape.growth.graded import output_of
 from attnworks.reshape.growth.grow import Grow, plan_step
 from attnworks.reshape.growth.methods import METHODS
-from attnworks.reshape.growth.pairs import PairSums, gather_pair_sums
+from attnworks.reshape.growth.pairs import PairSums, gather_pair_sums, with_key_bias
 from attnworks.reshape.growth.places import NoBottleneckError, Spot, spread
-from attnworks.reshape.growth.score import Score
-from attnworks.reshape.growth.statistics import CHECKING_SLICE, FITTING_SLICE, GrowthSums, gather_sums
+from attnworks.reshape.growth.score import Score, key_scores
+from attnworks.reshape.growth.statistics import CHECKING_SLICE, FITTING_SLICE, GrowthSums, gather_sample, gather_sums
 from attnworks.reshape.growth.survey import ANGLES, PAIRS_PASS, PASSES, GrowthSurvey
 from attnworks.traces.loss import TextLoss
 from tests.helpers import assert_close
@@ -149,6 +149,22 @@ def test_sums_of_pairs_do_not_depend_on_batches_and_take_constant_memory() -> No
     assert_close(found.means().imag, sums("all").pairs.means().imag)
     assert found.sums.shape == (2, 2, 2, D_E + 1, D_E + 1) and found.sentences.tolist() == [7, 3]
     assert gather_pair_sums(own, outputs, {SLOT: {}}, lambda *_: None) == {}
+
+
+@pytest.mark.parametrize("name", ["rotary", "biased"])
+@pytest.mark.parametrize("angle", [0.0, ANGLE])
+def test_the_parameters_of_columns_are_counted(name: str, angle: float) -> None:
+    """Two plain columns, or one pair: as many as the grown layer has more, with those of both biases."""
+    sample, like = gather_sample(text_loss(name), SLOT).of_heads((HEAD,)), heads_of(part_of(model_of(name)))[HEAD]
+    T = sums(name).growth.means()[0][:, HEAD : HEAD + 1]
+    if angle:
+        T = sums(name).pairs.means()[:, :1]
+        sample = (with_key_bias(sample) if LAYOUTS[name].biased else sample)._replace(angle=angle)
+    (score,) = key_scores(SLOT, T, sample, like, 1 if angle else 2)
+    new: Any = grown(model_of(name), [GrowthStep(GrowthPlace(SLOT, HEAD), score.addition, 1.0)])
+    added = new.attention.added[HEAD]
+    assert score.parameters == sum(tensor.numel() for tensor in added.weights if tensor is not None)
+    assert score.columns == 2 and score.is_pair == (angle > 0)
 
 
 # What a step adds ----------------------------------------------------------------------------------------------------

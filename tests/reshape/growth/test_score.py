@@ -255,7 +255,7 @@ def test_the_same_score_is_tried_once(survey: GrowthSurvey) -> None:
 def test_sums_can_be_scored_alone(survey: GrowthSurvey) -> None:
     sums, sample = survey.sums[Slot.parse("enc.0")], survey.sample(Slot.parse("enc.0"))
     (keys,), (values,) = (
-        key_scores(Slot.parse("enc.0"), sums.means()[0], sample, (True, False), 1),
+        key_scores(Slot.parse("enc.0"), sums.means()[0], sample, survey.heads[Slot.parse("enc.0")][0], 1),
         value_scores(Slot.parse("enc.0"), sums, True, 1),
     )
     (again,), (once_more,) = survey.scores(Slot.parse("enc.0"), "keys"), survey.scores(Slot.parse("enc.0"), "values")

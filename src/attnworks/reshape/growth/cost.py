@@ -154,8 +154,8 @@ def measured_cost(
         slot = next((slot for slot in layers if sums[slot].scale is not None), None)
         if slot is not None and {*kinds} & {"keys", "heads"}:
             began = time.perf_counter()
-            biased = (heads_of(layers[slot])[0].b_Q is not None, False)
-            key_scores(slot, sums[slot].means()[0], gather_sample(text_loss, slot), biased, 1)
+            like = heads_of(layers[slot])[0]
+            key_scores(slot, sums[slot].means()[0], gather_sample(text_loss, slot), like, 1)
             fit = time.perf_counter() - began
         for slot in turned[:1]:
             began = time.perf_counter()

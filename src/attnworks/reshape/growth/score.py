@@ -10,6 +10,7 @@ import torch
 from jaxtyping import Inexact
 from torch import Tensor
 
+from attnworks.attention.heads import HeadMatrices
 from attnworks.core.places import Slot
 from attnworks.reshape.growth.apply import Addition, GrowthPlace, GrowthStep, Keys, NewHead, Values, grown
 from attnworks.reshape.growth.directions import (
@@ -179,16 +180,18 @@ def key_scores(
     slot: Slot,
     T: Inexact[Tensor, "2 h e f"],
     sample: ScoreSample,
-    biased: tuple[bool, bool],
+    like: HeadMatrices,
     p: int,
     solve: DirectionSolver = best_direction,
 ) -> list[Score]:
     """The best p columns of keys for every head of a layer, or the best p pairs with the angle of the sample.
 
-    T         on the fitting and on the checking sentences
-    biased    whether the last rows of T are those of a bias of the queries, and its last columns those of the keys
+    T       on the fitting and on the checking sentences; its last rows are those of a bias of the queries, if they have
+            one, and its last columns for pairs those of a bias of the keys
+    like    a head of the layer
     """
     fitted, checked = T
+    biased = (like.b_Q is not None, like.b_K is not None and sample.angle > 0)
 
     def found(cutoff: float) -> list[Score]:
         direction = solve(fitted, sample, p, cutoff=cutoff)
@@ -196,7 +199,8 @@ def key_scores(
         shares = marginal_gains(direction, fitted, sample)
         sides = (as_real_columns(side) for side in (direction.alpha, direction.beta))
         additions = [_keys(alpha, beta, biased, sample.angle) for alpha, beta in zip(*sides, strict=True)]
-        parameters = sum(part.numel() for part in additions[0][:4] if part is not None)
+        rows = [len(W) for W in (like.W_Q, like.W_K)] + [1 for b in (like.b_Q, like.b_K) if b is not None]
+        parameters = additions[0].alpha.shape[1] * sum(rows)
         return _scores(slot, "keys", additions, slopes, parameters, shares, direction.residual)
 
     return _convincing(found)

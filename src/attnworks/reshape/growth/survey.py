@@ -115,7 +115,7 @@ class GrowthSurvey:
                 return []
             case "keys":
                 sample = self.sample(slot) if heads is None else self.sample(slot).of_heads(heads)
-                found = key_scores(slot, sums.means()[0], sample, (like.b_Q is not None, False), p, solve)
+                found = key_scores(slot, sums.means()[0], sample, like, p, solve)
             case "values":
                 found = value_scores(slot, sums, like.b_V is not None, p)
             case "heads":
@@ -135,13 +135,12 @@ class GrowthSurvey:
         chosen = [head for head in pairs.angles if heads is None or head in heads]
         key = ("pairs", slot, p, tuple(chosen), solve)
         if key not in self._scores:
-            biased = (like.b_Q is not None, like.b_K is not None)
-            sample = with_key_bias(self.sample(slot)) if biased[1] else self.sample(slot)
+            sample = self.sample(slot) if like.b_K is None else with_key_bias(self.sample(slot))
             T, rows = pairs.means(), list(pairs.angles)
             self._scores[key] = []
             for head in chosen:
                 row, alone = rows.index(head), sample.of_heads((head,))._replace(angle=pairs.angles[head])
-                (score,) = key_scores(slot, T[:, row : row + 1], alone, biased, p, solve)
+                (score,) = key_scores(slot, T[:, row : row + 1], alone, like, p, solve)
                 self._scores[key].append(replace(score, place=GrowthPlace(slot, head)))
         return dict(zip(chosen, self._scores[key], strict=True))
 
