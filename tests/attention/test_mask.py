@@ -214,3 +214,52 @@ def test_attention_checks_its_mask(name: str) -> None:
 def test_a_bare_tensor_is_no_mask() -> None:
     with unchecked(), pytest.raises(UsageError, match=r"expected a Mask, got Tensor; write Mask\(dense"):
         build("dense", Geometry(2, 11, 13))(*qkv(), torch.ones(5, 7, dtype=torch.bool))
+
+
+REAL = torch.tensor([[False, True, True, True, False], [True, True, True, True, True]])
+
+
+@pytest.mark.parametrize("causal", [True, False])
+@pytest.mark.parametrize("queries", [1, 3, 5])
+@pytest.mark.parametrize("real", [REAL, REAL[1:], None], ids=["padded", "real", "none"])
+def test_a_table_that_is_padding_and_causality(real: Tensor | None, queries: int, causal: bool) -> None:
+    plain = Mask(real, causal)
+    allowed = plain.allowed(queries, 5)
+    if allowed is None:
+        allowed = torch.ones(1, 1, queries, 5, dtype=torch.bool)
+    found = Mask(dense=allowed.expand(-1, -1, queries, -1)).by_rows(queries, 5, last=causal)
+    assert found.dense is None and found.causal == causal
+    assert (found.real is None) == (real is None or bool(real.all()))
+    assert torch.equal(found.real if found.real is not None else REAL[1:], REAL if real is REAL else REAL[1:])
+
+
+def test_what_a_table_adds_stays() -> None:
+    added = torch.randn(1, 2, 5, 5)
+    allowed = Mask(REAL, True).allowed(5, 5)
+    assert allowed is not None
+    found = Mask(dense=added.masked_fill(~allowed, -INF)).by_rows(5, 5)
+    assert found.causal and found.dense is not None and torch.equal(found.real, REAL)
+    assert torch.equal(found.dense, added.masked_fill(~allowed, 0.0))
+
+
+def test_rows_that_see_nothing_are_not_compared() -> None:
+    """Padded queries of some models; without a mask of queries they would see what real ones see."""
+    allowed = (REAL[:, None, :] & REAL[:, :, None])[:, None]
+    found = Mask(dense=allowed).by_rows(5, 5)
+    assert found.dense is None and not found.causal and torch.equal(found.real, REAL)
+
+
+@pytest.mark.parametrize(
+    "pattern", [table("xx...", "xxx..", ".xxx.", "..xxx", "...xx"), table("x....", "xx...", ".xx..", "..xx.", "...xx")]
+)
+def test_tables_that_hide_more_stay_tables(pattern: Tensor) -> None:
+    mask = Mask(dense=pattern)
+    assert mask.by_rows(5, 5) is mask
+    both = Mask(REAL, dense=pattern)
+    assert both.by_rows(5, 5) is both
+
+
+def test_heads_that_see_different_keys() -> None:
+    mask = Mask(dense=torch.stack([table("xx.", "xx.", "xx."), table("xxx", "xxx", "xxx")]))
+    assert mask.by_rows(3, 3) is mask
+    assert Mask().by_rows(1, 5, last=True).causal and not Mask().by_rows(1, 5, last=False).causal

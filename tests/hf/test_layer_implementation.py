@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from attnworks.hf.cut.apply import ChangedConfig
 from attnworks.hf.layer_implementation import (
     LayerImplementation,
     can_set_implementation,
@@ -81,6 +82,29 @@ def test_copies_follow_their_own_model() -> None:
     names = [attention_of(each, 0).config._attn_implementation for each in (some, other)]
     assert [name.of_model for name in names] == ["sdpa", "eager"]
     assert names[1].config is other.config and some.config.to_dict() == model().config.to_dict()
+
+
+def test_beside_other_values_of_one_layer() -> None:
+    """A cut layer reads some sizes from a config of its own, which stays, whichever came first."""
+    some = model()
+    attention, values = attention_of(some, 0), {"num_attention_heads": 2}
+    attention.config = ChangedConfig(attention.config, values)
+    set_implementation(attention, NAME)
+    for name in ("other", NAME):
+        set_implementation(attention, name)
+        assert str(attention.config._attn_implementation) == name and attention.config.num_attention_heads == 2
+    for name in ("other", NAME, "sdpa"):
+        reset_implementation(attention)
+        assert str(attention.config._attn_implementation) == name and attention.config.num_attention_heads == 2
+    set_implementation(attention, NAME)
+    attention.config._attn_implementation = attention.config._attn_implementation  # as observers put it back
+    assert some.config._attn_implementation == "sdpa" and not isinstance(
+        some.config._attn_implementation, LayerImplementation
+    )
+    attention.config = ChangedConfig(attention.config, {"hidden_size": 7})
+    reset_implementation(attention)
+    assert str(attention.config._attn_implementation) == "sdpa"
+    assert (attention.config.hidden_size, attention.config.num_attention_heads) == (7, 2)
 
 
 def test_layers_without_a_config() -> None:

@@ -75,13 +75,13 @@ def attend_head_groups(
 
 
 def _without_later_keys(K: Tensor, V: Tensor, mask: Mask) -> tuple[Tensor, Tensor, Mask]:
-    """Without the keys at the end that no query sees: the empty places of a cache of fixed length."""
-    if mask.dense is None:
+    """Without the empty places at the end of a cache of fixed length: no query sees them, and their values are zero."""
+    if mask.dense is None or bool(V[:, :, -1].any()):
         return K, V, mask
     allowed = mask.allowed(1, K.shape[2])
     assert allowed is not None
-    seen = allowed.flatten(0, -2).any(0).nonzero().flatten()
-    keys = int(seen[-1]) + 1 if len(seen) else 1
+    used = (allowed.flatten(0, -2).any(0) | V.transpose(0, 2).flatten(1).any(1)).nonzero().flatten()
+    keys = int(used[-1]) + 1 if len(used) else 1
     return K[:, :, :keys], V[:, :, :keys], Mask(dense=mask.dense[..., :keys])
 
 

@@ -12,6 +12,8 @@ from typing import Any
 
 from torch import nn
 
+INTERNAL = "_attn_implementation_internal"
+
 
 class LayerImplementation(str):
     """The name of the implementation of a layer. It is looked up as itself, and equals that of the model as well.
@@ -45,15 +47,26 @@ def set_implementation(attention: Any, name: str) -> None:
     implementation = LayerImplementation(name)
     implementation.config = attention.config
     config = copy.copy(attention.config)
-    vars(config).update(_attn_implementation_internal=implementation, sub_configs={})
+    names = dict.fromkeys((INTERNAL, "_attn_implementation"), implementation)  # configs of transformers read the first
+    vars(config).update(names, sub_configs={})
     attention.config = config
 
 
 def reset_implementation(attention: Any) -> None:
-    """Let this layer compute attention as the rest of the model does."""
-    name = attention.config._attn_implementation
-    if isinstance(name, LayerImplementation):
-        attention.config = name.config
+    """Let this layer compute attention as it did before the last `set_implementation`."""
+    attention.config = _without(attention.config)
+
+
+def _without(config: Any) -> Any:
+    """The config without the implementation of the layer. A config around it, with other values, is kept."""
+    name = config._attn_implementation
+    if not isinstance(name, LayerImplementation):
+        return config
+    if vars(config).get(INTERNAL) is name:
+        return name.config
+    around = copy.copy(config)
+    vars(around)["of_model"] = _without(config.of_model)
+    return around
 
 
 def can_set_implementation(attention: nn.Module) -> bool:

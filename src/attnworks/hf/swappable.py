@@ -40,6 +40,7 @@ BY_PLACE = ("bigbird", "longformer")
 
 NO_SCORES = "has no scores that positions could be added to, as the model does"
 NO_INTERFACE = "cannot take the place of attention outside of the attention interface of transformers"
+SEES_MORE = "would see more than the layer does, which hides keys in a way of its own"
 LOST = "needs queries and keys, which heads of the layer have lost"
 
 
@@ -52,6 +53,7 @@ class OwnAttention:
     sink       a learned logit has a part in each softmax
     added      something is added to the scores, such as T5's positions
     window     the number of earlier tokens that a query sees, if that is less than a text may have
+    hides      keys are hidden in another way than by padding and causality, such as a choice of keys for each query
     problem    why dense attention of attnworks does not compute the same, in words
     """
 
@@ -60,6 +62,7 @@ class OwnAttention:
     sink: bool = False
     added: bool = False
     window: int | None = None
+    hides: bool = False
     problem: str | None = None
 
 
@@ -101,15 +104,18 @@ def _observed(model: Any, parts: Sequence[HFPart]) -> dict[str, OwnAttention]:
 
     def hook(module: nn.Module, *call: Any) -> None:
         if module in paths:
-            found[paths[module]] = _of_call(call[0], call[3], call[5], longest)
+            Q, K, _, mask, _, options = call
+            found[paths[module]] = _of_call(Q, K, mask.by_rows(Q.shape[2], K.shape[2]), options, longest)
 
     with running(model), observe_interface(model), attention_hook(hook):
         runs_of(model)[0]()
     return found
 
 
-def _of_call(Q: Tensor, mask: Mask, options: Mapping[str, Any], longest: Any) -> OwnAttention:
+def _of_call(Q: Tensor, K: Tensor, mask: Mask, options: Mapping[str, Any], longest: Any) -> OwnAttention:
+    """What one call shows; `mask` has a table of keys only where it hides some otherwise."""
     added, window, scale = mask.additive(), options.get("sliding_window"), options.get("scaling")
+    table = mask.hiding().by_rows(Q.shape[2], K.shape[2]).dense
     limits = isinstance(window, int) and not (isinstance(longest, int) and longest <= window)
     return OwnAttention(
         scale=float(scale) if isinstance(scale, int | float) else Q.shape[-1] ** -0.5,
@@ -117,6 +123,7 @@ def _of_call(Q: Tensor, mask: Mask, options: Mapping[str, Any], longest: Any) ->
         sink=options.get("s_aux") is not None,
         added=added is not None and bool(added.any()),
         window=window if limits else None,
+        hides=table is not None and not bool(table.all()),
     )
 
 
@@ -225,6 +232,8 @@ def _unfit(spec: MechanismSpec, slot: Slot, own: OwnAttention) -> str | None:
         return NO_SCORES
     if own.window is not None and not tables:
         return f"cannot keep to the window of {own.window} tokens that the layer has"
+    if own.hides and not tables:
+        return SEES_MORE
     by_place = spec.name in BY_PLACE or "block" in str(spec.options.get("members"))
     if own.window is not None and slot.causal and by_place:
         return f"counts positions from the first one, which the layer forgets after {own.window} tokens"

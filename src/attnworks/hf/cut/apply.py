@@ -32,7 +32,10 @@ class ChangedConfig:
         return getattr(self.of_model, name)
 
     def __setattr__(self, name: str, value: Any) -> None:
-        setattr(self.of_model, name, value)
+        if name in vars(self):
+            vars(self)[name] = value
+        else:
+            setattr(self.of_model, name, value)
 
 
 def output_axis(module: nn.Module) -> int | None:

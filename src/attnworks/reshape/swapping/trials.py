@@ -18,6 +18,7 @@ from attnworks.core.display import Progress, silent
 from attnworks.core.errors import UsageError
 from attnworks.core.places import Slot
 from attnworks.core.timing import Interval, interleave_within
+from attnworks.hf.swappable import NO_SCORES, SEES_MORE
 from attnworks.models.anatomy import Part
 from attnworks.models.modes import inference_mode
 from attnworks.models.multihead import MultiHead
@@ -39,8 +40,6 @@ NEW_PARAMETERS_SEED = 0
 PRESENT = ""
 """The key of the present mechanisms among the times of a layer."""
 
-NO_SCORES = "has no scores that positions could be added to, as the model does"
-SEES_MORE = "would see more than the layer does, which hides keys in a way of its own"
 
 ByHead = tuple[str, ...]
 """The mechanism of each head of a layer."""
