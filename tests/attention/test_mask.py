@@ -238,7 +238,7 @@ def test_what_a_table_adds_stays() -> None:
     allowed = Mask(REAL, True).allowed(5, 5)
     assert allowed is not None
     found = Mask(dense=added.masked_fill(~allowed, -INF)).by_rows(5, 5)
-    assert found.causal and found.dense is not None and torch.equal(found.real, REAL)
+    assert found.causal and found.dense is not None and found.real is not None and torch.equal(found.real, REAL)
     assert torch.equal(found.dense, added.masked_fill(~allowed, 0.0))
 
 
@@ -246,7 +246,7 @@ def test_rows_that_see_nothing_are_not_compared() -> None:
     """Padded queries of some models; without a mask of queries they would see what real ones see."""
     allowed = (REAL[:, None, :] & REAL[:, :, None])[:, None]
     found = Mask(dense=allowed).by_rows(5, 5)
-    assert found.dense is None and not found.causal and torch.equal(found.real, REAL)
+    assert found.dense is None and not found.causal and found.real is not None and torch.equal(found.real, REAL)
 
 
 @pytest.mark.parametrize(
