@@ -13,6 +13,7 @@ import torch
 
 from attnworks.core.places import Slot
 from attnworks.models import AttentionConfig, TransformerConfig, build
+from attnworks.models.anatomy import heads_of
 from attnworks.reshape.growth.score import key_scores, value_scores
 from attnworks.reshape.growth.statistics import gather_sample, gather_sums
 from attnworks.reshape.surgery import layers_of
@@ -24,6 +25,7 @@ from attnworks.training.objectives.language import logits_of, mean_cross_entropy
 from attnworks.training.objectives.sentences import FunctionObjective
 
 LAYERS, HEADS, D_E, TOKENS, WORDS, AT_ONCE = 6, 8, 512, 32, 2000, 64
+SLOT = Slot.parse("enc.0")
 
 
 def text(sequences: int) -> TokenizedText:
@@ -43,23 +45,24 @@ def main() -> None:
     own = FunctionObjective(lambda out, batch: mean_cross_entropy(logits_of(out), batch.source.ids, batch.source.real))
     text_loss = TextLoss(OwnSubject(model), own, text(sequences))
     began = perf_counter()
-    branches = {slot: part.branch for slot, part in layers_of(model).items()}
+    layers = layers_of(model)
+    branches = {slot: part.branch for slot, part in layers.items()}
     sums = gather_sums(text_loss, branches, lambda done, total: None)
     took = perf_counter() - began
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
     print(f"{LAYERS} layers, {HEADS} heads, d_e = {D_E}, {sequences} x {TOKENS} tokens")
     print(f"statistics: {took:.0f} s, {peak:.1f} GiB")
     began = perf_counter()
-    sample = gather_sample(text_loss, Slot.parse("enc.0"))
+    sample = gather_sample(text_loss, SLOT)
     print(f"sample of one layer: {perf_counter() - began:.1f} s")
     for p in (1, 8):
         began = perf_counter()
         worst = max(
-            score.residual for score in key_scores(Slot.parse("enc.0"), sums[Slot.parse("enc.0")], sample, True, p)
+            score.residual for score in key_scores(SLOT, sums[SLOT].means()[0], sample, heads_of(layers[SLOT])[0], p)
         )
         print(f"{p} columns of keys for all heads of a layer: {perf_counter() - began:.1f} s, residual {worst:.3f}")
     began = perf_counter()
-    value_scores(Slot.parse("enc.0"), sums[Slot.parse("enc.0")], True, 8)
+    value_scores(SLOT, sums[SLOT], True, 8)
     print(f"8 columns of values: {perf_counter() - began:.1f} s")
 
 

@@ -9,7 +9,7 @@ import torch
 
 from attnworks.hf.added_columns import added_to
 from attnworks.hf.added_proof import failed_proof
-from attnworks.hf.layout import Columns
+from attnworks.hf.layout import HeadColumns
 from tests.hf.added_helpers import LAYOUTS, Grown, grown
 from tests.model_helpers import the
 
@@ -45,8 +45,8 @@ def test_wrong_layouts_are_found_out(name: str) -> None:
     some = grown(name)
     output, value = the(some.layout.output), the(some.layout.value)
     for layout in (
-        replace(some.layout, output=Columns(output.path, output.index.roll(1, 0))),
-        replace(some.layout, value=Columns(value.path, value.index.roll(1, 1))),
+        replace(some.layout, output=HeadColumns(output.path, output.index.roll(1, 0))),
+        replace(some.layout, value=HeadColumns(value.path, value.index.roll(1, 1))),
     ):
         assert proof(some._replace(layout=layout)) == "values that added columns do not give in the place of its own"
     assert proof(some) is None

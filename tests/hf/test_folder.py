@@ -15,7 +15,7 @@ import attnworks
 from attnworks.core.errors import AttnworksError, FolderError, UnsafeFileError
 from attnworks.core.folders import canonical_json, seal, sha256
 from attnworks.hf import mechanisms as mechanisms_module
-from attnworks.hf.cut.recipe import Recipe
+from attnworks.hf.cut.recipe import CutRecipe
 from attnworks.hf.cut.unused import earlier_recipe
 from attnworks.hf.folder import is_reshaped, save_hf
 from attnworks.hf.layout import AttentionLayout
@@ -82,7 +82,7 @@ def test_every_bit_comes_back(name: str, tmp_path: Path) -> None:
 def test_folders_of_earlier_versions(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """They say nothing of modules and columns, and store all columns of fused and grouped projections."""
 
-    def as_earlier(model: Any, layers: Any, layer: AttentionLayout, heads: Collection[int]) -> Recipe | None:
+    def as_earlier(model: Any, layers: Any, layer: AttentionLayout, heads: Collection[int]) -> CutRecipe | None:
         looking = [head for head in range(layer.heads) if head not in heads]
         return None if name in ("gpt2", "llama") else earlier_recipe(layer, looking)
 

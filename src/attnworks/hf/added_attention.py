@@ -58,7 +58,7 @@ def _call_of(attention: nn.Module) -> _Call:
 # --- hooks ---
 
 
-def attach(model: nn.Module, added: AddedColumns) -> None:
+def attach_columns(model: nn.Module, added: AddedColumns) -> None:
     """Let the layer that `added` is in compute its columns. Hooks that are there already stay."""
     from transformers import AttentionInterface
 

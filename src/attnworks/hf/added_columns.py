@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from attnworks.attention.heads import HeadMatrices, HeadWeights
 from attnworks.core.errors import UsageError
 from attnworks.core.places import Slot
-from attnworks.hf.added_attention import ADDED_COLUMNS, attach
+from attnworks.hf.added_attention import ADDED_COLUMNS, attach_columns
 from attnworks.hf.added_maps import ADDED_ATTRIBUTE, ROLES, AddedColumns, AddedShape, added_to
 from attnworks.hf.cut.stored import KEPT_HEADS
 from attnworks.hf.head_modules import HeadsOut
@@ -194,7 +194,7 @@ def _built(model: nn.Module, shape: AddedShape) -> AddedColumns:
     assert output is not None
     added = AddedColumns(shape, *_sizes(model, vars(shape))).to(output.weight).train(attention.training)
     setattr(attention, ADDED_ATTRIBUTE, added)
-    attach(model, added)
+    attach_columns(model, added)
     return added
 
 

@@ -29,7 +29,7 @@ from attnworks.hf.evidence.inputs import probe_run
 from attnworks.hf.evidence.layers import attention_layouts
 from attnworks.hf.evidence.streams import block_layouts, numbered_by_blocks
 from attnworks.hf.head_modules import HeadsOut, head_groups_of
-from attnworks.hf.layout import AttentionLayout, BlockLayout, Columns, ModelLayout, PartLayout
+from attnworks.hf.layout import AttentionLayout, BlockLayout, HeadColumns, ModelLayout, PartLayout
 from attnworks.hf.linear import LinearMap, matrix_of
 from attnworks.hf.observe import observe_interface
 from attnworks.hf.swapped_attention import own_attention
@@ -272,13 +272,15 @@ def _bare_weights(model: nn.Module, layer: AttentionLayout, attention: nn.Module
     return W if (added := added_to(attention)) is None else with_added_columns(W, added)
 
 
-def _linear(model: nn.Module, columns: Columns) -> LinearMap:
+def _linear(model: nn.Module, columns: HeadColumns) -> LinearMap:
     linear = matrix_of(model.get_submodule(columns.path))
     assert linear is not None
     return linear
 
 
-def _by_head(model: nn.Module, columns: Columns | None) -> tuple[Float[Tensor, "h e k"], Float[Tensor, "h k"] | None]:
+def _by_head(
+    model: nn.Module, columns: HeadColumns | None
+) -> tuple[Float[Tensor, "h e k"], Float[Tensor, "h k"] | None]:
     """The columns of each head of x W + b, as views where they lie one after the other."""
     assert columns is not None
     linear, index = _linear(model, columns), columns.index
@@ -299,7 +301,7 @@ def _in_order(index: Int[Tensor, "h c"], columns: int) -> bool:
     return index.numel() == columns and bool((index.flatten() == torch.arange(columns, device=index.device)).all())
 
 
-def _widths(model: nn.Module, columns: Columns | None) -> tuple[int, ...] | None:
+def _widths(model: nn.Module, columns: HeadColumns | None) -> tuple[int, ...] | None:
     module = None if columns is None else model.get_submodule(columns.path)
     return module.head_widths if isinstance(module, HeadsOut) else None
 

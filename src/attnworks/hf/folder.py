@@ -25,9 +25,9 @@ from attnworks.hf import quiet
 from attnworks.hf.added_columns import restore
 from attnworks.hf.anatomy import hf_layers
 from attnworks.hf.changed_layers import LAYERS_ENTRY, LayerPlace, describe_layers, places_of
-from attnworks.hf.cut.apply import apply, check
+from attnworks.hf.cut.apply import apply_recipe, check
 from attnworks.hf.cut.keep import CUTS_ENTRY
-from attnworks.hf.cut.recipe import Recipe, heads_left
+from attnworks.hf.cut.recipe import CutRecipe, heads_left
 from attnworks.hf.heads import (
     ADDED_ENTRY,
     HEADS_ENTRY,
@@ -124,9 +124,9 @@ def _build_reshaped(model_class: Any, config: Any, described: _Described, table:
     """A model with the mechanisms, widths and heads that a config describes, for weights with these shapes."""
     model = model_class(copy.deepcopy(config))
     for entry in described.cuts:
-        recipe = Recipe.from_json(entry)
+        recipe = CutRecipe.from_json(entry)
         check(model, recipe)
-        apply(model, recipe, ExitStack())
+        apply_recipe(model, recipe, ExitStack())
     _cut_by_evidence(model, described)
     changed = {**described.widths, **described.mechanisms}
     if described.layers is None:
@@ -211,7 +211,7 @@ def _check_heads(model: nn.Module, described: _Described) -> None:
         found = layers[Slot.parse(name)]
         if len(heads) != found.heads:
             raise ValueError(f"{len(heads)} heads in {name}, which has {found.heads}")
-    cuts = [Recipe.from_json(entry) for entry in described.cuts]
+    cuts = [CutRecipe.from_json(entry) for entry in described.cuts]
     for name in described.heads.keys() - described.widths.keys():
         kept = heads_left(cuts, layers[Slot.parse(name)].place()[1].path)
         if described.layers is not None and described.heads[name] != kept:

@@ -24,7 +24,7 @@ from attnworks.hf.added_maps import added_to
 from attnworks.hf.added_proof import failed_proof
 from attnworks.hf.anatomy import HFPart, forget_layout, hf_layers, layout_of
 from attnworks.hf.cut.groups import keep_groups
-from attnworks.hf.cut.keep import keep_heads, refusal_to_keep
+from attnworks.hf.cut.keep import cut_heads, refusal_to_keep
 from attnworks.hf.cut.recipe import PLAIN, Form
 from attnworks.hf.cut.stored import KEPT_HEADS
 from attnworks.hf.evidence.cut_graph import first_floats
@@ -193,7 +193,7 @@ def hf_keep_heads(model: Any, kept: Mapping[Slot, Sequence[int]]) -> dict[Slot, 
     layers = hf_layers(model)
     parts = {slot: layers[slot] for slot in kept}
     widened = {slot for slot, part in parts.items() if _is_widened(model, part.place()[1])}
-    forms = keep_heads(model, {slot: heads for slot, heads in kept.items() if slot not in widened})
+    forms = cut_heads(model, {slot: heads for slot, heads in kept.items() if slot not in widened})
     by_module = {part.attention: kept[slot] for slot, part in parts.items()}
     for slot in forms:
         attention = layers[slot].attention
@@ -213,7 +213,7 @@ def _keep_widened(model: Any, part: HFPart, slot: Slot, kept: Sequence[int]) -> 
         heads = heads_of(part)
         hf_put_heads(model, part, slot, [heads[head] for head in kept], kept)
         return
-    keep_heads(model, {slot: kept})
+    cut_heads(model, {slot: kept})
     _write_heads(model, part.attention, slot, kept)
     widths = getattr(model.config, WIDTHS_ENTRY)
     model.config.attnworks_widths = {other: of for other, of in widths.items() if other != str(slot)}

@@ -19,7 +19,7 @@ ProjectionRole = Literal["query", "key", "value", "gate"]
 
 
 @dataclass(frozen=True, eq=False)
-class Columns:
+class HeadColumns:
     """Channel c of head h is column index[h, c] of the output of a linear map, or of the input of an output projection.
 
     path    the module, seen from the model
@@ -31,7 +31,7 @@ class Columns:
 
 
 @dataclass(frozen=True, eq=False)
-class Source:
+class ColumnSource:
     """A projection, or a parameter of another module, that attention is computed from.
 
     path        of the module; of the parameter itself, if `is_parameter`
@@ -74,15 +74,15 @@ class AttentionLayout:
     shares: tuple[tuple[int, ...], ...]
     key_of: tuple[int, ...]
     widths: tuple[int, int]
-    query: Columns | None
-    key: Columns | None
-    value: Columns | None
+    query: HeadColumns | None
+    key: HeadColumns | None
+    value: HeadColumns | None
     turned: bool
-    output: Columns | None
+    output: HeadColumns | None
     output_path: str | None
     output_reach: Bool[Tensor, "h c"] | None
     factor: float | None
-    sources: tuple[Source, ...]
+    sources: tuple[ColumnSource, ...]
     interface: bool = True
     problems: dict[str, str] = field(default_factory=dict)
 

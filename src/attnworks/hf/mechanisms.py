@@ -13,9 +13,9 @@ from attnworks.attention.heads import HeadGroups, carry_over, check_held, groupe
 from attnworks.core.errors import UsageError
 from attnworks.core.places import Slot
 from attnworks.hf.anatomy import forget_layout, hf_layers, layout_of, parts_unknown
-from attnworks.hf.cut.apply import apply
+from attnworks.hf.cut.apply import apply_recipe
 from attnworks.hf.cut.keep import CUTS_ENTRY
-from attnworks.hf.cut.recipe import Recipe
+from attnworks.hf.cut.recipe import CutRecipe
 from attnworks.hf.cut.unused import drop_unused, earlier_recipe, unused_recipe, without_queries
 from attnworks.hf.head_modules import QUERIES_AND_KEYS, head_groups_of
 from attnworks.hf.heads import MECHANISMS_ENTRY, projection_paths
@@ -58,7 +58,7 @@ def drop_as_earlier(model: Any, described: Mapping[str, list[str]], columns: Map
     for name, specs in described.items():
         recipe = earlier_recipe(layers[Slot.parse(name)].place()[1], _by_content(specs))
         if recipe is not None and all(columns.get(path) == len(kept) for path, kept in recipe.outputs.items()):
-            apply(model, recipe, ExitStack())
+            apply_recipe(model, recipe, ExitStack())
             _write(model, [recipe])
 
 
@@ -109,7 +109,7 @@ def put_mechanisms(attention: Any, widths: tuple[int, int], specs: Sequence[str]
 def _drop_columns(model: Any, layouts: Sequence[AttentionLayout], wanted: MechanismsBySlot) -> None:
     """Drop the columns that no head needs, in all layers, or in those in which this changes nothing else."""
     every = layout_of(model).layers
-    recipes: list[Recipe] = []
+    recipes: list[CutRecipe] = []
     for layout in layouts:
         looking = _by_content(wanted[layout.slots[0]])
         recipe = unused_recipe(model, every, layout, {*range(layout.heads)} - {*looking})
@@ -118,7 +118,7 @@ def _drop_columns(model: Any, layouts: Sequence[AttentionLayout], wanted: Mechan
     _write(model, dropped)
 
 
-def _write(model: Any, recipes: Sequence[Recipe]) -> None:
+def _write(model: Any, recipes: Sequence[CutRecipe]) -> None:
     """Write recipes into the config."""
     if recipes:
         made = [recipe.to_json() for recipe in recipes]

@@ -26,7 +26,7 @@ from attnworks.reshape.growth.pairs import (
     angles_for,
     best_angles,
     gains_by_angle,
-    whitened,
+    whitened_states,
     with_key_bias,
 )
 from tests.helpers import assert_close
@@ -214,7 +214,7 @@ def test_the_angle_that_was_planted_is_found(number: int) -> None:
     sample, G = planted(angle, noise=0.3)
     found = best_angles(sample, G, biased_keys=False)
     assert found[0] == pytest.approx(angle, rel=FINE_STEP - 1 + 1e-9)
-    gains = gains_by_angle(whitened(sample), G, (0.0, *angles_for(KEYS)))
+    gains = gains_by_angle(whitened_states(sample), G, (0.0, *angles_for(KEYS)))
     assert gains[:, 0].argmax() == 1 + number and (gains[1:, 0].max() > 20 * gains[:, 1].max())
 
 
@@ -241,7 +241,9 @@ def test_the_bias_of_the_keys_matters_for_pairs() -> None:
     G = -(jacobians(sample.P) @ wanted.expand(N, H, -1, -1).unsqueeze(-1)).squeeze(-1)
     found = best_angles(sample, G, biased_keys=True)
     assert {*found} == {0, 1} and all(angle == pytest.approx(1.1, rel=0.2) for angle in found.values())
-    without, with_bias = (gains_by_angle(whitened(one), G, [found[0]])[0] for one in (sample, with_key_bias(sample)))
+    without, with_bias = (
+        gains_by_angle(whitened_states(one), G, [found[0]])[0] for one in (sample, with_key_bias(sample))
+    )
     assert (with_bias > 10 * without).all()
 
 

@@ -341,3 +341,5 @@ def test_the_cost_of_the_comparison_is_counted() -> None:
     assert stages[:3] == [PASSES[0], ANGLES, PAIRS_PASS]
     assert cost.stages[ANGLES] == cost.scan and cost.stages[PAIRS_PASS] == cost.stages[PASSES[0]]
     assert measured_cost(copied_text(), ("values",), add=4).turned == 0
+    every = measured_cost(copied_text(), ("keys", "values", "heads"), add=4)
+    assert (every.copies, every.places, every.passes) == (0, 4, 2), "no new heads in layers that may turn"

@@ -15,7 +15,10 @@ from attnworks.attention import Geometry, MechanismSpec
 from attnworks.core.errors import UnknownNameError, UsageError
 from attnworks.core.json_records import parse
 from attnworks.core.places import HeadId, Slot
+from attnworks.hf.anatomy import hf_layers
 from attnworks.hf.subject import HFSubject
+from attnworks.hf.tiny import tiny_model
+from attnworks.hf.tiny_text import tiny_tokenizer as tiny_tokenizer_of
 from attnworks.models import AttentionConfig
 from attnworks.models.folder import weights_fingerprint
 from attnworks.models.modes import inference_mode
@@ -33,7 +36,7 @@ from attnworks.reshape.swapping.trials import (
     SwapTrial,
     SwapTrialHook,
     Timed,
-    layers_of,
+    swap_layers,
     try_mechanisms,
 )
 from attnworks.text.passages import Passage, Text
@@ -45,6 +48,7 @@ from tests.helpers import unchecked
 from tests.model_helpers import the
 from tests.reshape.reshape_helpers import PASSAGES, context_of, heads_of, load, model_of, save, subject_of, texts
 from tests.tiny_models import TINY
+from tests.traces.trace_helpers import Keep, random_batch
 
 NARROW, WIDE = "window:window=1", "window:window=64"
 LINEAR, LINFORMER, BIGBIRD = "linear", "linformer:rank=3,length=37", "bigbird:window=1,block=1,n_global=1,n_random=1"
@@ -148,6 +152,34 @@ def test_errors_in_models_of_hugging_face(name: str, spec: str, times: dict[str,
     assert max(trial.error or 0.0 for trial in trials) > 1e-2
 
 
+@pytest.mark.parametrize("name", ["deepseek_v3", "qwen3_next"])
+def test_errors_without_known_weights(name: str) -> None:
+    """Of what a linear output projection gives (latent keys), or of the outputs of heads that are gated before it."""
+    tiny = tiny_model(name)
+    subject = HFSubject(tiny.model, name, tiny_tokenizer_of(tiny.model))
+    slot = next(iter(mechanisms_of(tiny.model)))
+    by_head = (NARROW,) * len(mechanisms_of(tiny.model)[slot])
+    layers = swap_layers(tiny.model)
+    tried = SwapTrialHook(layers, {slot: {NARROW: by_head}}, next(tiny.model.parameters()))
+    batch = random_batch((9, 5))
+    seen: list[list[Tensor]] = []
+    with inference_mode(tiny.model):
+        subject.run(batch, tried)
+        for model in (tiny.model, swapped(tiny.model, {slot: by_head})):
+            seen.append([])
+            output = the(attention_parts(model)[slot].output)
+            hook = output.register_forward_hook(lambda module, given, result: seen[-1].extend([given[0], result]))  # pyright: ignore[reportArgumentType]
+            keep = Keep()
+            subject.with_model(model).run(batch, keep)
+            hook.remove()
+            Y = next(trace.Y for trace in keep.traces if trace.slot == slot).transpose(1, 2)
+            gated = "gate" in hf_layers(model)[slot].place()[1].problems
+            assert gated == (name == "qwen3_next") == (layers[slot].W_O is None)
+            seen[-1] = [(Y if gated else seen[-1][1])[batch.source.real]]
+    (before,), (after,) = seen
+    assert tried.errors()[slot, NARROW] == pytest.approx(((after - before).norm() / before.norm()).item(), rel=1e-6)
+
+
 def test_reasons() -> None:
     context = foreign_bench("t5")
     _, trials = try_mechanisms(context.calibration, everywhere(context.model, LINEAR, NARROW, LINFORMER), LENGTH)
@@ -216,14 +248,14 @@ def test_rows() -> None:
 
 def test_the_flops_of_heads_that_differ() -> None:
     model = model_of(slots={"enc.0": heads_of("dense", NARROW)})
-    layer = layers_of(model)[Slot.parse("enc.0")]
+    layer = swap_layers(model)[Slot.parse("enc.0")]
     one = Geometry(1, 3, 5)
     each = (MechanismSpec.parse(spec).build(one).cost(7, 7, one).flops for spec in ("dense", NARROW))
     assert layer.flops(layer.present(), 7) == sum(each)
 
 
 def test_candidates_that_could_pay() -> None:
-    layers = layers_of(model_of(attention=AttentionConfig(heads=2, d_k=8, d_v=8)))
+    layers = swap_layers(model_of(attention=AttentionConfig(heads=2, d_k=8, d_v=8)))
     short, long = default_candidates(layers, 100), default_candidates(layers, 600, longest=700)
     assert [spec for spec in short if spec.startswith("window")] == ["window:window=32"]
     assert [spec for spec in long if spec.startswith("window")] == [f"window:window={w}" for w in (32, 64, 128, 256)]
@@ -379,6 +411,19 @@ def test_auto(times: dict[str, float]) -> None:
     assert receipt.facts["attention_time_ratio"] < 1
 
 
+def test_layers_that_share_their_weights_are_chosen_together(times: dict[str, float]) -> None:
+    """The error of all five layers is below the bound, that of the first four and no other would be too."""
+    times.update({NARROW: 0.5, WIDE: 0.9})
+    context = foreign_bench("albert")
+    advice = find_advice(context, (NARROW, WIDE), max_error=0.5)
+    slots = [str(slot) for slot in mechanisms_of(context.model)]
+    assert len(slots) == 5 and advice.chosen in ({}, dict.fromkeys(slots, NARROW), dict.fromkeys(slots, WIDE))
+    assert advice.chosen and len({*advice.chosen.values()}) == 1
+    errors = [trial.error for trial in advice.trials if advice.chosen[trial.slot] == trial.spec]
+    assert advice.error == pytest.approx(math.sqrt(sum(the(error) ** 2 for error in errors) / 5))
+    assert mechanisms_of(swapped(context.model, dict.fromkeys(mechanisms_of(context.model), (NARROW,) * 3)))
+
+
 def test_auto_without_names_tries_what_could_pay() -> None:
     made = Swap(max_error=0.0, length=70).make(context_of(subject_of(model_of()), FEW))
     assert made.done == {} and made.facts == NOTHING_SAVED
@@ -480,6 +525,14 @@ def test_cross_attention_is_named_only_where_it_is_asked_for() -> None:
         assert torch.equal(getattr(old_layer, name), getattr(layer, name))
     with pytest.raises(UsageError, match=r"window attention in cross\.0"):
         with_mechanisms(model, {Slot.parse("cross.0"): (NARROW, "dense")})
+
+
+def test_layers_that_share_their_weights_by_name(times: dict[str, float]) -> None:
+    context = foreign_bench("albert")
+    made = Swap(to=(NARROW,), layers="enc.*").make(context)
+    assert {*mechanisms_of(made.model).values()} == {(NARROW,) * 3}
+    with pytest.raises(UsageError, match=r"enc\.0: expected the same in all layers that share its weights"):
+        Swap(to=(NARROW,), layers="enc.0").check(context.model)
 
 
 # Mistakes ------------------------------------------------------------------------------------------------------------

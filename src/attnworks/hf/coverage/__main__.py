@@ -11,7 +11,7 @@ from attnworks.hf.coverage.sweep import Row, read_rows, sweep, write_rows
 from attnworks.hf.tiny import text_model_types
 
 
-def main() -> None:
+def _main() -> None:
     asked = _asked()
     file: Path = asked.resume or asked.out
     rows = read_rows(file) if asked.resume else {}
@@ -49,4 +49,4 @@ def _say(text: str) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    _main()

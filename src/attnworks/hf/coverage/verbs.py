@@ -83,7 +83,7 @@ class Case:
             )
 
 
-def examine(case: Case) -> str:
+def try_examine(case: Case) -> str:
     exam = attnworks.examine(case.model, **case.given)
     found = {
         reading.kind: [row for row in reading.value if isinstance(row, Tensor) and len(row)]
@@ -114,7 +114,7 @@ def largest_error(found: dict[str, list[Tensor]], wanted: dict[str, list[Tensor]
     return torch.cat(errors).abs().max().item()
 
 
-def claims(case: Case) -> str:
+def try_claims(case: Case) -> str:
     tallies = attnworks.claims(on=case.model, **case.given)
     return f"{len(tallies)} claims"
 
@@ -127,7 +127,7 @@ def measure(name: str, case: Case) -> str:
     return f"{len(exam.readings)} readings"
 
 
-def prune(case: Case) -> str:
+def try_prune(case: Case) -> str:
     """Half of all heads, those that are needed least."""
     new, receipt = attnworks.prune(case.model, keep=0.5, **case.given)
     return check_pruned(case, new.model, receipt)
@@ -166,7 +166,7 @@ def check_pruned(case: Case, model: Any, receipt: Any) -> str:
     return f"equal to {len(gone)} heads at zero"
 
 
-def swap(case: Case) -> str:
+def try_swap(case: Case) -> str:
     """To a short window; to dense attention and a window over everything, which must change nothing."""
     slots = [str(slot) for slot in case.heads if slot.kind != "cross"]
     attnworks.swap(case.model, to="window:window=3", layers=slots[0], **case.given)
@@ -176,13 +176,13 @@ def swap(case: Case) -> str:
     return f"{pairs} changes nothing"
 
 
-def project(case: Case) -> str:
+def try_project(case: Case) -> str:
     slot = next(slot for slot in case.heads if slot.kind != "cross")
     attnworks.project(case.model, heads=f"{slot}.0", form="previous", **case.given)
     return ""
 
 
-def grow(kind: str, case: Case) -> str:
+def try_grow(kind: str, case: Case) -> str:
     """Two columns: zeros, which must change nothing; others, which must; and those that lower the loss, if any do."""
     where = f"{next(iter(case.heads))}.0:{kind}=2"
     new, _ = attnworks.grow(case.model, where=where, by="zero", **case.given)
@@ -202,7 +202,7 @@ def check_unchanged(case: Case, model: Any, what: str) -> None:
     case.check_outputs(run(model, reference.inputs), reference.outputs, reference.outputs.abs().max().item(), what)
 
 
-def undo(case: Case) -> str:
+def try_undo(case: Case) -> str:
     """A model that is pruned in a folder, and the folder as it was before: equal bit for bit."""
     slot = next(iter(case.heads))
     dtype = str(next(case.model.parameters()).dtype).removeprefix("torch.")
@@ -221,18 +221,18 @@ def undo(case: Case) -> str:
 
 
 VERBS: dict[str, Callable[[Case], str]] = {
-    "examine": examine,
-    "claims": claims,
+    "examine": try_examine,
+    "claims": try_claims,
     "importance": functools.partial(measure, "importance"),
     "ablation": functools.partial(measure, "ablation"),
     "paths": functools.partial(measure, "paths"),
-    "prune": prune,
+    "prune": try_prune,
     "prune named": prune_named,
     "save": save,
-    "undo": undo,
-    "swap": swap,
-    "project": project,
-    "grow values": functools.partial(grow, "values"),
-    "grow keys": functools.partial(grow, "keys"),
+    "undo": try_undo,
+    "swap": try_swap,
+    "project": try_project,
+    "grow values": functools.partial(try_grow, "values"),
+    "grow keys": functools.partial(try_grow, "keys"),
 }
 """Each returns what was checked. Refusals and crashes are exceptions."""

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from attnworks.hf.cut.recipe import Recipe
+from attnworks.hf.cut.recipe import CutRecipe
 from attnworks.hf.cut.stored import ALL_OUTPUTS, keep_heads_of, store_inputs, store_outputs
 from attnworks.hf.head_modules import EMPTY_ATTRIBUTE, HeadsIn, HeadsOut, OutputBias, ZeroColumns
 from attnworks.hf.linear import is_conv1d, matrix_of
@@ -62,7 +62,7 @@ def _weight(module: nn.Module) -> Tensor | None:
 
 
 @torch.no_grad()
-def apply(model: nn.Module, recipe: Recipe, undo: ExitStack) -> None:
+def apply_recipe(model: nn.Module, recipe: CutRecipe, undo: ExitStack) -> None:
     """Cut the model, in place. The recipe must fit it (`check`). `undo` gets the steps that undo the cut."""
     for path, kept in recipe.outputs.items():
         module = model.get_submodule(path)
@@ -93,7 +93,7 @@ def apply(model: nn.Module, recipe: Recipe, undo: ExitStack) -> None:
         keep_heads_of(attention, recipe.heads, undo)
 
 
-def check(model: nn.Module, recipe: Recipe) -> None:
+def check(model: nn.Module, recipe: CutRecipe) -> None:
     """ValueError unless the recipe names modules of the model, columns that they have, and sizes that get smaller."""
     attention = model.get_submodule(recipe.attention)
     if recipe.selects_positions and not has_position_bias(attention):
@@ -141,7 +141,7 @@ def _check_sizes(holder: object, values: Mapping[str, int | list[int]], path: st
 # --- steps ---
 
 
-def _keep_outputs(module: Any, kept: Sequence[int], recipe: Recipe, undo: ExitStack) -> None:
+def _keep_outputs(module: Any, kept: Sequence[int], recipe: CutRecipe, undo: ExitStack) -> None:
     axis = output_axis(module)
     assert axis is not None
     columns = module.weight.shape[axis]
@@ -153,7 +153,7 @@ def _keep_outputs(module: Any, kept: Sequence[int], recipe: Recipe, undo: ExitSt
         store_outputs(module, torch.tensor(kept, dtype=torch.long), columns, undo)
 
 
-def _keep_inputs(module: Any, recipe: Recipe, undo: ExitStack) -> None:
+def _keep_inputs(module: Any, recipe: CutRecipe, undo: ExitStack) -> None:
     axis, kept = input_axis(module), recipe.inputs
     assert axis is not None
     _keep_along(module, "weight", axis, kept, undo)

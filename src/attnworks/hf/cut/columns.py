@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Bool
 from torch import Tensor
 
-from attnworks.hf.layout import AttentionLayout, Source
+from attnworks.hf.layout import AttentionLayout, ColumnSource
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,7 +64,7 @@ def _of_heads(
     return reach[goes].any(0), reach[~goes].any(0)
 
 
-def _goes_with(parameter: Source, layer: AttentionLayout, columns: Collection[str]) -> bool:
+def _goes_with(parameter: ColumnSource, layer: AttentionLayout, columns: Collection[str]) -> bool:
     """Whether columns that a parameter is applied to go as well; a parameter that is applied to none goes by itself."""
     roles = {*parameter.roles} & {"query", "key", "value"}
     cut = {role for source in layer.sources if source.path in columns for role in source.roles}

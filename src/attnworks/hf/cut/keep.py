@@ -8,11 +8,11 @@ from typing import Any
 
 from attnworks.core.places import Slot
 from attnworks.hf.anatomy import forget_layout, layout_of
-from attnworks.hf.cut.apply import apply
+from attnworks.hf.cut.apply import apply_recipe
 from attnworks.hf.cut.groups import keep_groups
 from attnworks.hf.cut.plan import Place, emptied, learned_recipe, refusal_to_cut, stored_recipe
 from attnworks.hf.cut.proof import Proof
-from attnworks.hf.cut.recipe import Form, Recipe
+from attnworks.hf.cut.recipe import CutRecipe, Form
 from attnworks.hf.cut.twin import twin_of
 from attnworks.hf.layout import AttentionLayout
 from attnworks.models.surgery import cannot_keep
@@ -33,7 +33,7 @@ def refusal_to_keep(model: Any, slot: Slot, kept: Sequence[int]) -> str | None:
     return None if learned is None else learned.problem
 
 
-def keep_heads(model: Any, kept: Mapping[Slot, Sequence[int]]) -> dict[Slot, Form]:
+def cut_heads(model: Any, kept: Mapping[Slot, Sequence[int]]) -> dict[Slot, Form]:
     """Cut layers down to these heads, in place, and say in which form.
 
     UsageError, and the model as it was, where the outputs are not those with the other heads set to zero. Layers that
@@ -64,7 +64,7 @@ def _place(model: Any, slot: Slot) -> Place:
     return Place(model, layers, next(layer for layer in layers if slot in layer.slots))
 
 
-def _recipes(place: Place, kept: Sequence[int]) -> list[Recipe]:
+def _recipes(place: Place, kept: Sequence[int]) -> list[CutRecipe]:
     """Plain where the twin has shown how, else stored. A layer without heads keeps the sizes of one group."""
     first = _plain(place, kept or place.layer.shares[0])
     if not kept:
@@ -72,16 +72,16 @@ def _recipes(place: Place, kept: Sequence[int]) -> list[Recipe]:
     return [stored_recipe(place, kept)] if first is None else [first]
 
 
-def _plain(place: Place, kept: Sequence[int]) -> Recipe | None:
+def _plain(place: Place, kept: Sequence[int]) -> CutRecipe | None:
     learned = twin_of(place.model).learn(place, kept)
     if learned is None or learned.meaning is None or len(kept) == place.layer.heads:
         return None
     return learned_recipe(place, kept, learned.meaning, selects_positions=learned.selects_positions)
 
 
-def _one_by_one(model: Any, cuts: Mapping[str, Cut]) -> dict[str, list[Recipe]]:
+def _one_by_one(model: Any, cuts: Mapping[str, Cut]) -> dict[str, list[CutRecipe]]:
     """Every layer with a proof of its own, stored where the plain form fails; all undone if one cannot be cut."""
-    recipes: dict[str, list[Recipe]] = {}
+    recipes: dict[str, list[CutRecipe]] = {}
     with ExitStack() as undo:
         for path, (place, kept) in cuts.items():
             proof = Proof(model, {path: place.removed(kept)})
@@ -96,7 +96,7 @@ def _one_by_one(model: Any, cuts: Mapping[str, Cut]) -> dict[str, list[Recipe]]:
 
 def _cut(
     model: Any,
-    cuts: Sequence[tuple[Place, Sequence[int], Sequence[Recipe]]],
+    cuts: Sequence[tuple[Place, Sequence[int], Sequence[CutRecipe]]],
     proof: Proof,
     undo: ExitStack | None = None,
 ) -> bool:
@@ -104,7 +104,7 @@ def _cut(
     with ExitStack() as steps:
         for place, kept, recipes in cuts:
             for recipe in recipes:
-                apply(model, recipe, steps)
+                apply_recipe(model, recipe, steps)
             keep_groups(place.attention, kept, place.layer.widths, steps)
         if proof.problem(model) is not None:
             return False

@@ -10,7 +10,7 @@ from torch import nn
 from attnworks.hf.cut.apply import input_axis, output_axis
 from attnworks.hf.cut.attributes import Meaning, values_of
 from attnworks.hf.cut.columns import Removal, numbers_of, refusal_to_remove, removal_of, slice_of
-from attnworks.hf.cut.recipe import Recipe, Sizes
+from attnworks.hf.cut.recipe import CutRecipe, Sizes
 from attnworks.hf.cut.sizes import sizes_of
 from attnworks.hf.cut.stored import is_stored
 from attnworks.hf.head_modules import HeadsOut
@@ -53,13 +53,13 @@ def refusal_to_cut(place: Place, kept: Sequence[int]) -> str | None:
     return None
 
 
-def stored_recipe(place: Place, kept: Sequence[int]) -> Recipe:
+def stored_recipe(place: Place, kept: Sequence[int]) -> CutRecipe:
     """Columns that are not stored. A projection whose weight cannot be cut keeps them all."""
     removal, model = place.removal(kept), place.model
     outputs = {
         path: numbers_of(~gone) for path, gone in removal.columns.items() if _last_axis(model.get_submodule(path))
     }
-    return Recipe(
+    return CutRecipe(
         attention=place.layer.path,
         form="stored",
         of=place.layer.heads,
@@ -72,14 +72,14 @@ def stored_recipe(place: Place, kept: Sequence[int]) -> Recipe:
 
 def plain_recipe(
     place: Place, kept: Sequence[int], values: tuple[Sizes, Sizes] = ({}, {}), *, selects_positions: bool = False
-) -> Recipe | None:
+) -> CutRecipe | None:
     """Fewer columns, with these values of attributes and of entries of configs; None where columns cannot be cut."""
     removal, model = plain_removal(place, kept, selects_positions=selects_positions), place.model
     slices = {path: slice_of(gone) for path, gone in removal.parameters.items()}
     cut = {path: along for path, along in slices.items() if along is not None}
     if len(cut) < len(slices) or any(output_axis(model.get_submodule(path)) is None for path in removal.columns):
         return None
-    return Recipe(
+    return CutRecipe(
         attention=place.layer.path,
         form="plain",
         of=place.layer.heads,
@@ -104,7 +104,7 @@ def plain_removal(place: Place, kept: Sequence[int], *, selects_positions: bool)
 
 def learned_recipe(
     place: Place, kept: Sequence[int], meaning: Meaning, *, selects_positions: bool = False
-) -> Recipe | None:
+) -> CutRecipe | None:
     """The plain recipe with attributes whose meaning was learned in a twin; None where it does not fit this layer."""
     removal = plain_removal(place, kept, selects_positions=selects_positions)
     if any(is_stored(place.model.get_submodule(path)) for path in (place.layer.path, removal.output, *removal.columns)):
@@ -117,7 +117,7 @@ def learned_recipe(
     return plain_recipe(place, kept, values, selects_positions=selects_positions)
 
 
-def emptied(place: Place, first: Recipe | None) -> list[Recipe]:
+def emptied(place: Place, first: CutRecipe | None) -> list[CutRecipe]:
     """Recipes for a layer without heads. After `first`, which leaves some, it computes zeros for these alone."""
     removal, model = place.removal([]), place.model
     before = {} if first is None else first.outputs
@@ -129,7 +129,7 @@ def emptied(place: Place, first: Recipe | None) -> list[Recipe]:
             columns = before.get(path, range(len(gone)))
             outputs[path] = () if whole else tuple(new for new, old in enumerate(columns) if not gone[old])
     heads = place.layer.heads if first is None else len(first.heads)
-    empty = Recipe(place.layer.path, "stored", heads, (), outputs, removal.output, ())
+    empty = CutRecipe(place.layer.path, "stored", heads, (), outputs, removal.output, ())
     return [empty] if first is None else [first, empty]
 
 

@@ -19,7 +19,7 @@ RANGES = re.compile(r"(\d{1,9}(-\d{1,9})?(,\d{1,9}(-\d{1,9})?)*)?")
 
 
 @dataclass(frozen=True)
-class Recipe:
+class CutRecipe:
     """A cut of one attention module, which may serve several layers.
 
     attention    the path of the module
@@ -53,7 +53,7 @@ class Recipe:
         }
 
     @classmethod
-    def from_json(cls, entry: object) -> Recipe:
+    def from_json(cls, entry: object) -> CutRecipe:
         """The recipe with these entries; ValueError for anything else."""
         given = _mapping(entry)
         if {*given} != {each.name for each in fields(cls)}:
@@ -80,7 +80,7 @@ class Recipe:
         )
 
 
-def heads_left(recipes: Iterable[Recipe], attention: str) -> list[int]:
+def heads_left(recipes: Iterable[CutRecipe], attention: str) -> list[int]:
     """The original numbers of the heads that several cuts of one module leave, one after the other."""
     left: list[int] | None = None
     for recipe in recipes:

@@ -14,7 +14,7 @@ from torch import nn
 from attnworks.core.errors import short_message
 from attnworks.hf import quiet
 from attnworks.hf.anatomy import layout_of
-from attnworks.hf.cut.apply import apply
+from attnworks.hf.cut.apply import apply_recipe
 from attnworks.hf.cut.attributes import Meaning, learn_attributes, reads_of
 from attnworks.hf.cut.plan import (
     Place,
@@ -25,7 +25,7 @@ from attnworks.hf.cut.plan import (
     stored_recipe,
 )
 from attnworks.hf.cut.proof import Proof
-from attnworks.hf.cut.recipe import Recipe, Sizes
+from attnworks.hf.cut.recipe import CutRecipe, Sizes
 from attnworks.hf.cut.sizes import Pattern, pattern_of, related, relative, sizes_of, some_heads
 from attnworks.hf.position_bias import has_position_bias
 from attnworks.hf.tiny import tiny_like
@@ -121,7 +121,7 @@ def _learn(place: Place, pattern: Pattern) -> Learned:
     return Learned(None, False, None)
 
 
-def _stored(place: Place, kept: Sequence[int]) -> list[Recipe]:
+def _stored(place: Place, kept: Sequence[int]) -> list[CutRecipe]:
     return [stored_recipe(place, kept)] if kept else emptied(place, None)
 
 
@@ -138,16 +138,16 @@ def _learn_meaning(place: Place, kept: Sequence[int], proof: Proof, *, selects_p
     return learn_attributes(model, place.layer.path, reads, sizes_of(place.layer, kept, removal), holds)
 
 
-def _works(model: Any, recipes: Sequence[Recipe], proof: Proof, names: Sequence[str]) -> bool:
+def _works(model: Any, recipes: Sequence[CutRecipe], proof: Proof, names: Sequence[str]) -> bool:
     return all(problem_of(model, recipes, proof) is None for name in _each_implementation(model) if name in names)
 
 
-def problem_of(model: nn.Module, recipes: Sequence[Recipe], proof: Proof) -> str | None:
+def problem_of(model: nn.Module, recipes: Sequence[CutRecipe], proof: Proof) -> str | None:
     """Why the model, cut by these recipes, is not what it should be; None if it is. The cut is undone."""
     with ExitStack() as undo:
         try:
             for recipe in recipes:
-                apply(model, recipe, undo)
+                apply_recipe(model, recipe, undo)
             return proof.problem(model)
         except Exception as error:
             return short_message(error)

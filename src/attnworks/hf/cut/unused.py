@@ -10,16 +10,16 @@ import torch
 from jaxtyping import Bool
 from torch import Tensor
 
-from attnworks.hf.cut.apply import apply, input_axis
+from attnworks.hf.cut.apply import apply_recipe, input_axis
 from attnworks.hf.cut.columns import numbers_of
 from attnworks.hf.cut.proof import Proof
-from attnworks.hf.cut.recipe import Recipe
-from attnworks.hf.layout import AttentionLayout, Source
+from attnworks.hf.cut.recipe import CutRecipe
+from attnworks.hf.layout import AttentionLayout, ColumnSource
 
 
 def unused_recipe(
     model: Any, layers: Sequence[AttentionLayout], layer: AttentionLayout, heads: Collection[int]
-) -> Recipe | None:
+) -> CutRecipe | None:
     """What is left if these heads of a layer have neither queries nor keys; None if no columns go.
 
     layers    all of the model
@@ -32,10 +32,10 @@ def unused_recipe(
         if bool(unused.any()):
             outputs[source.path] = numbers_of(~unused)
     every = tuple(range(layer.heads))
-    return Recipe(layer.path, "unused", layer.heads, every, outputs, "", ()) if outputs else None
+    return CutRecipe(layer.path, "unused", layer.heads, every, outputs, "", ()) if outputs else None
 
 
-def earlier_recipe(layer: AttentionLayout, looking: Sequence[int]) -> Recipe | None:
+def earlier_recipe(layer: AttentionLayout, looking: Sequence[int]) -> CutRecipe | None:
     """What earlier versions left in a layer with separate projections, where only the heads `looking` use Q and K.
 
     In a decoder they kept those of head 0 where no head uses them.
@@ -45,15 +45,15 @@ def earlier_recipe(layer: AttentionLayout, looking: Sequence[int]) -> Recipe | N
         return None
     kept = list(looking) or [0] * layer.slots[0].causal
     outputs = {columns.path: tuple(sorted(columns.index[kept].flatten().tolist())) for columns in (query, key)}
-    return Recipe(layer.path, "unused", layer.heads, tuple(range(layer.heads)), outputs, "", ())
+    return CutRecipe(layer.path, "unused", layer.heads, tuple(range(layer.heads)), outputs, "", ())
 
 
-def drop_unused(model: Any, recipes: Sequence[Recipe]) -> bool:
+def drop_unused(model: Any, recipes: Sequence[CutRecipe]) -> bool:
     """Drop these columns, in place, if the model then computes what it did; whether it does."""
     with ExitStack() as undo:
         proof = Proof(model, {})
         for recipe in recipes:
-            apply(model, recipe, undo)
+            apply_recipe(model, recipe, undo)
         if proof.problem(model) is None:
             undo.pop_all()
             return True
@@ -69,7 +69,7 @@ def without_queries(layer: AttentionLayout) -> set[int]:
     return found
 
 
-def _makes_queries_or_keys(source: Source) -> Bool[Tensor, " c"]:
+def _makes_queries_or_keys(source: ColumnSource) -> Bool[Tensor, " c"]:
     found = torch.zeros_like(source.reach.any(0))
     for role in ("query", "key"):
         if (reach := source.roles.get(role)) is not None:
@@ -78,7 +78,7 @@ def _makes_queries_or_keys(source: Source) -> Bool[Tensor, " c"]:
 
 
 def _is_used(
-    source: Source, layers: Sequence[AttentionLayout], layer: AttentionLayout, heads: Collection[int]
+    source: ColumnSource, layers: Sequence[AttentionLayout], layer: AttentionLayout, heads: Collection[int]
 ) -> Bool[Tensor, " c"]:
     """The columns that other heads, values, gates or other layers are computed from."""
     needing = [head for head in range(layer.heads) if head not in heads]

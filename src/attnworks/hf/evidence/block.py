@@ -13,7 +13,7 @@ from attnworks.core.errors import short_message
 from attnworks.core.notation import tolerance
 from attnworks.core.places import Kind
 from attnworks.hf.evidence.block_runs import BlockRun, ModuleRun
-from attnworks.hf.evidence.readings import Reading, read_by
+from attnworks.hf.evidence.readings import StreamReading, read_by
 from attnworks.hf.evidence.stream_sums import NO_SUM, NoSumError, StreamSum, Term, stream_sums
 from attnworks.hf.layout import BlockLayout, PartLayout
 from attnworks.models.anatomy import BlockAnatomy, Part, Role
@@ -40,7 +40,7 @@ class _Summand:
     """A term of the stream, and the norm of the sum that it ends."""
 
     term: Term
-    reading: Reading
+    reading: StreamReading
     bias: str | None
     norm: ModuleRun | None
 

@@ -23,7 +23,7 @@ from attnworks.hf.evidence.reach import (
     vjp,
 )
 from attnworks.hf.head_modules import QUERIES_AND_KEYS, is_empty
-from attnworks.hf.layout import AttentionLayout, Columns, ProjectionRole, Source
+from attnworks.hf.layout import AttentionLayout, ColumnSource, HeadColumns, ProjectionRole
 from attnworks.hf.linear import matrix_of
 
 NEXT_CALLS = 40
@@ -71,9 +71,10 @@ class _Reaches:
         roles = {path: {**of, role: of[role][held]} if role in of else of for path, of in self.roles.items()}
         return replace(self, roles=roles)
 
-    def sources(self) -> tuple[Source, ...]:
+    def sources(self) -> tuple[ColumnSource, ...]:
         return tuple(
-            Source(path, path in self.parameters, reach, self.roles.get(path, {})) for path, reach in self.total.items()
+            ColumnSource(path, path in self.parameters, reach, self.roles.get(path, {}))
+            for path, reach in self.total.items()
         )
 
 
@@ -129,7 +130,7 @@ def _without_heads(layout: AttentionLayout) -> AttentionLayout:
     """The layout of a layer that has lost all its heads. It computes one head of zeros, which is no head of its own."""
     maps = (layout.query, layout.key, layout.value, layout.output)
     query, key, value, output = (
-        None if columns is None else Columns(columns.path, columns.index[:0]) for columns in maps
+        None if columns is None else HeadColumns(columns.path, columns.index[:0]) for columns in maps
     )
     return replace(layout, heads=0, shares=(), key_of=(), query=query, key=key, value=value, output=output, sources=())
 
@@ -175,12 +176,12 @@ def _key_heads(call: AttentionCall) -> tuple[int, ...]:
     return tuple(int(row.int().argmax()) for row in by_group)
 
 
-def _of_heads(columns: Columns | None, key_of: Sequence[int]) -> Columns | None:
-    return None if columns is None else Columns(columns.path, columns.index[list(key_of)])
+def _of_heads(columns: HeadColumns | None, key_of: Sequence[int]) -> HeadColumns | None:
+    return None if columns is None else HeadColumns(columns.path, columns.index[list(key_of)])
 
 
 def _shares(
-    call: AttentionCall, key_of: Sequence[int], value: Columns | None, reaches: _Reaches
+    call: AttentionCall, key_of: Sequence[int], value: HeadColumns | None, reaches: _Reaches
 ) -> tuple[tuple[int, ...], ...]:
     """Heads that share keys and values: one tensor for several heads, or the same columns repeated before the call."""
     keys: list[object] = list(key_of)
@@ -208,7 +209,7 @@ def _shares(
 class _Map:
     """Columns of a projection; `factor` is what they are multiplied by, None if it is not one number."""
 
-    columns: Columns
+    columns: HeadColumns
     factor: float | None
     turned: bool
 
@@ -230,13 +231,13 @@ def _columns_of_all(
         if role in roles and path not in reaches.parameters:
             held |= roles[role].any(1)
     if not bool(held.any()):
-        return _Map(Columns(paths[role], torch.full((T.shape[1], T.shape[3]), -1)), 1.0, False)
+        return _Map(HeadColumns(paths[role], torch.full((T.shape[1], T.shape[3]), -1)), 1.0, False)
     some = _columns(role, T[:, held], owners, reaches.of_heads(role, held), problems)
     if some is None or bool(held.all()):
         return some
     index = some.columns.index.new_full((T.shape[1], T.shape[3]), -1)
     index[held] = some.columns.index
-    return replace(some, columns=Columns(some.columns.path, index))
+    return replace(some, columns=HeadColumns(some.columns.path, index))
 
 
 def _columns(
@@ -255,9 +256,12 @@ def _columns(
     moved = one_to_one(T, origin.leaf)
     if moved is not None and _same_at_all_positions(moved.columns):
         factor = _one_number(moved.factors, 1e-5)
+        if role == "value" and factor != 1.0:
+            problems[role] = "they are multiplied by a factor before attention"
+            return None
         if factor is None:
             problems[role] = "each channel is scaled by itself"
-        return _Map(Columns(origin.path, moved.columns[0, :, 0]), factor, False)
+        return _Map(HeadColumns(origin.path, moved.columns[0, :, 0]), factor, False)
     if role == "value":
         problems[role] = NOT_LINEAR
         return None
@@ -268,8 +272,8 @@ def _columns(
     index = torch.stack([row.nonzero().flatten() for row in reach])
     if not _is_linear_in(T, origin.leaf):
         problems[role] = NOT_LINEAR
-        return _Map(Columns(origin.path, index), None, False)
-    return _Map(Columns(origin.path, index), _turned_factor(T, origin.leaf, index), True)
+        return _Map(HeadColumns(origin.path, index), None, False)
+    return _Map(HeadColumns(origin.path, index), _turned_factor(T, origin.leaf, index), True)
 
 
 def _same_at_all_positions(columns: Int[Tensor, "b g i k"]) -> bool:
@@ -320,7 +324,7 @@ def _one_number(numbers: Tensor, rounding: float) -> float | None:
 
 def _output(
     cut: CutPass, call: AttentionCall, reaches: _Reaches, problems: dict[str, str]
-) -> tuple[Columns | None, str | None, Tensor | None]:
+) -> tuple[HeadColumns | None, str | None, Tensor | None]:
     """The first module after attention that reads its output: its columns by head, its path, what heads reach in it."""
     taker = _taker(cut, call)
     if taker is None or taker.input is None:
@@ -329,7 +333,7 @@ def _output(
     X, columns = taker.input, None
     found = one_to_one_back(X, call.leaf)
     if found is not None and _same_at_all_positions(found.columns):
-        columns = Columns(taker.path, found.columns[0, :, 0])
+        columns = HeadColumns(taker.path, found.columns[0, :, 0])
         reach = torch.zeros(call.Y.shape[1], X.shape[-1], dtype=torch.bool, device=X.device)
         reach.scatter_(1, columns.index, True)
         if not bool((found.factors == 1).all()):

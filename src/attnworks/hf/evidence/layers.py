@@ -14,7 +14,7 @@ from attnworks.core.places import KINDS, Kind, Slot
 from attnworks.hf.cut.stored import OUTPUTS
 from attnworks.hf.evidence.cut_graph import AttentionCall, CutPass
 from attnworks.hf.evidence.layer import layer_layout, same_reach, scale_of
-from attnworks.hf.layout import AttentionLayout, Columns, Source
+from attnworks.hf.layout import AttentionLayout, ColumnSource, HeadColumns
 
 
 def attention_layouts(model: nn.Module, cut: CutPass) -> tuple[AttentionLayout, ...]:
@@ -73,12 +73,17 @@ def _kind(call: AttentionCall) -> Kind:
 
 
 def _sees_later(call: AttentionCall) -> bool:
-    """Whether the output of the first query depends on the values of later keys."""
+    """Whether the output of the first query depends on the values of later keys.
+
+    Where activations overflow, the module itself says whether it is causal.
+    """
     if not call.Y.requires_grad or not call.V.requires_grad:
         return False
     cotangent = torch.zeros_like(call.Y)
     cotangent[:, :, 0] = 1.0
     (back,) = torch.autograd.grad(call.Y, call.V, cotangent, retain_graph=True, allow_unused=True)
+    if back is not None and not bool(back.isfinite().all()):
+        return not getattr(call.module, "is_causal", False)
     return back is not None and bool(back[:, :, 1:].any())
 
 
@@ -116,8 +121,8 @@ def _carried(
     def renamed(path: str) -> str:
         return block + path.removeprefix(old) if path == old or path.startswith(f"{old}.") else path
 
-    def moved(columns: Columns | None) -> Columns | None:
-        return None if columns is None else Columns(renamed(columns.path), columns.index)
+    def moved(columns: HeadColumns | None) -> HeadColumns | None:
+        return None if columns is None else HeadColumns(renamed(columns.path), columns.index)
 
     sources = tuple(replace(source, path=renamed(source.path)) for source in known.sources)
     if not all(_exists(model, source) for source in sources):
@@ -136,7 +141,7 @@ def _carried(
     )
 
 
-def _exists(model: nn.Module, source: Source) -> bool:
+def _exists(model: nn.Module, source: ColumnSource) -> bool:
     holder, _, name = source.path.rpartition(".")
     try:
         if source.is_parameter:

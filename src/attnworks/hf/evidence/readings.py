@@ -14,7 +14,7 @@ from attnworks.hf.evidence.reach import noise_like, vjp
 from attnworks.hf.evidence.stream_sums import NoSumError, stream_sums
 
 
-class Reading(NamedTuple):
+class StreamReading(NamedTuple):
     """How a module whose output is added to the stream comes from the stream.
 
     norm      the norm through which it reads the stream, if there is one
@@ -31,7 +31,7 @@ class Reading(NamedTuple):
     ahead: bool
 
 
-def read_by(part: ModuleRun, block: BlockRun, known: Mapping[ModuleRun, Collection[ModuleRun]]) -> Reading:
+def read_by(part: ModuleRun, block: BlockRun, known: Mapping[ModuleRun, Collection[ModuleRun]]) -> StreamReading:
     """Follow one row of the output of a part back, by products with Jacobians, to where it reads the stream.
 
     known    runs at which the way back ends, each with the parts that are in the stream there
@@ -64,7 +64,7 @@ def read_by(part: ModuleRun, block: BlockRun, known: Mapping[ModuleRun, Collecti
     others = read.clone()
     others[row] = False
     mixer = (mixer or part) if bool(others.any()) else None
-    return Reading(norm, frozenset(parts), tuple(inside), mixer, bool(read[row + 1 :].any()))
+    return StreamReading(norm, frozenset(parts), tuple(inside), mixer, bool(read[row + 1 :].any()))
 
 
 class _Walk:

@@ -20,7 +20,7 @@ from attnworks.reshape.projection.forms import Form
 from attnworks.reshape.projection.project import Project, with_forms
 from attnworks.reshape.surgery import attention_parts, mechanisms_of, silence_heads
 from attnworks.reshape.swapping.advice import swapped, whole_layers
-from attnworks.reshape.swapping.trials import layers_of
+from attnworks.reshape.swapping.trials import swap_layers
 from attnworks.text.grammar import grammar_passages
 from attnworks.traces.loss import TextLoss
 from attnworks.traces.subject import Subject
@@ -82,7 +82,7 @@ class EditedModels:
         causal = tuple(form for form in OFFERED_FORMS if form != "next")
         forms = {str(slot): () if slot.crosses else causal if slot.causal else OFFERED_FORMS for slot in layers}
         mechanisms: dict[str, tuple[str, ...]] = {}
-        for slot, layer in layers_of(self.model).items():
+        for slot, layer in swap_layers(self.model).items():
             others = (spec for spec in OFFERED_MECHANISMS if {*layer.now} != {spec})
             mechanisms[str(slot)] = tuple(spec for spec in others if layer.refusal((spec,) * len(layer.now)) is None)
         return PossibleEdits(True, forms, mechanisms)

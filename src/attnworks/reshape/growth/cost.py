@@ -135,17 +135,15 @@ def measured_cost(
     """
     layers, _ = growable_layers(text_loss.original.model)
     some = checking_sentences(text_loss)
-    heads = sum(len(heads_of(part)) for part in layers.values())
-    places = 0 if given else heads * len({*kinds} - {"heads"}) + len(layers) * ("heads" in kinds)
     sentences = sum(map(len, text_loss.text.batches))
     batch = trial = fit = scan = 0.0
+    sums = {slot: GrowthSums() for slot in layers}
     turned: list[Slot] = []
     if layers:
         began = time.perf_counter()
         GrowthTrial(text_loss, some)
         trial = time.perf_counter() - began
         began = time.perf_counter()
-        sums = {slot: GrowthSums() for slot in layers}
         middle = text_loss.text.batch(len(text_loss.text.batches) // 2)
         for layer in graded_layers(text_loss, *middle, {slot: output_of(part) for slot, part in layers.items()}):
             sums[layer.trace.slot].add(layer)
@@ -161,12 +159,17 @@ def measured_cost(
             began = time.perf_counter()
             scan_angles(text_loss, slot, output_of(layers[slot]), biased_keys=False)
             scan = time.perf_counter() - began
+    copies = (
+        sum(of_layer.scale is not None and of_layer.linear for of_layer in sums.values()) if "heads" in kinds else 0
+    )
+    heads = sum(len(heads_of(part)) for part in layers.values())
+    places = 0 if given else heads * len({*kinds} - {"heads"}) + copies
     return GrowthCost(
         sentences=sentences,
         batches=len(text_loss.text.batches),
         layers=len(layers),
         keys=len(layers) if "keys" in kinds else 0,
-        copies=len(layers) if "heads" in kinds else 0,
+        copies=copies,
         places=places,
         chosen=given or min(add // 2, places),
         trial_sentences=len(range(sentences)[some]),

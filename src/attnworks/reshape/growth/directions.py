@@ -41,7 +41,7 @@ from attnworks.reshape.growth.metric import (
     ratio,
     real_product,
     rotated,
-    weighted,
+    weighted_rows,
     whitening,
 )
 from attnworks.reshape.growth.solvers import balanced
@@ -232,10 +232,10 @@ def _sweep(problem: _Problem, a: Tensor, b: Tensor, iterations: int) -> tuple[Te
     T, X, Y, metric = problem[:4]
     a, b = _orthonormal(a, b)
     k = projected(Y, b)
-    a = _solved(lambda a: pulled(X, weighted(metric(projected(X, a), k), k)), -T @ b, a, iterations)
+    a = _solved(lambda a: pulled(X, weighted_rows(metric(projected(X, a), k), k)), -T @ b, a, iterations)
     b, a = _orthonormal(b, a)
     q = projected(X, a)
-    b = _solved(lambda b: pulled(Y, weighted(metric(q, projected(Y, b)).mT, q)), -T.mH @ a, b, iterations)
+    b = _solved(lambda b: pulled(Y, weighted_rows(metric(q, projected(Y, b)).mT, q)), -T.mH @ a, b, iterations)
     return a, b
 
 
@@ -266,8 +266,8 @@ def _residual(problem: _Problem, a: Tensor, b: Tensor) -> Tensor:
     (Q_a, _), (Q_b, _) = torch.linalg.qr(a), torch.linalg.qr(b)
     change = metric(projected(X, a), projected(Y, b))
     for_a, for_b = T @ Q_b, T.mH @ Q_a
-    off_a = for_a + pulled(X, weighted(change, projected(Y, Q_b)))
-    off_b = for_b + pulled(Y, weighted(change.mT, projected(X, Q_a)))
+    off_a = for_a + pulled(X, weighted_rows(change, projected(Y, Q_b)))
+    off_b = for_b + pulled(Y, weighted_rows(change.mT, projected(X, Q_a)))
     norm = torch.linalg.matrix_norm
     return torch.maximum(ratio(norm(off_a), norm(for_a)), ratio(norm(off_b), norm(for_b)))
 

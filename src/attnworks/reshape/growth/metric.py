@@ -109,7 +109,7 @@ def pulled(X: Inexact[Tensor, "n i e"], q: Inexact[Tensor, "n h i p"]) -> Inexac
     return torch.einsum("xe,xhp->hep", X.conj().flatten(0, 1), q.transpose(1, 2).flatten(0, 1)) / len(X)
 
 
-def weighted(weights: Float[Tensor, "*a i j"], k: Inexact[Tensor, "*a j p"]) -> Inexact[Tensor, "*a i p"]:
+def weighted_rows(weights: Float[Tensor, "*a i j"], k: Inexact[Tensor, "*a j p"]) -> Inexact[Tensor, "*a i p"]:
     """Real weights times columns, which may be complex."""
     if not k.is_complex():
         return weights @ k

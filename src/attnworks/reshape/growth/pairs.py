@@ -25,7 +25,7 @@ from attnworks.reshape.growth.metric import (
     pulled,
     real_product,
     rotated,
-    weighted,
+    weighted_rows,
     whitening,
 )
 from attnworks.reshape.growth.statistics import (
@@ -76,7 +76,7 @@ def gains_by_angle(
     return torch.stack(gains)
 
 
-def whitened(sample: ScoreSample) -> ScoreSample:
+def whitened_states(sample: ScoreSample) -> ScoreSample:
     """The sample in coordinates in which the second moments of X and Y are the identity."""
     W_x, W_y = whitening(sample, SCAN_CUTOFF)
     return sample._replace(X=sample.X @ W_x, Y=sample.Y @ W_y)
@@ -86,7 +86,7 @@ def _checked_gain(sample: ScoreSample, G: Tensor, fitted: slice, checked: slice)
     """The gain on the checked sentences of a direction from the fitted ones, with X and Y already rotated."""
     u, v = _largest_pair(sample.X[fitted], G[fitted], sample.Y[fitted])
     q, k = projected(sample.X[checked], -u), projected(sample.Y[checked], v)
-    slope = -real_product(q, weighted(G[checked], k)).mean(0)
+    slope = -real_product(q, weighted_rows(G[checked], k)).mean(0)
     slopes = None if sample.slopes is None else sample.slopes[checked]
     return best_gain(slope, Metric.of(sample._replace(P=sample.P[checked], slopes=slopes)).curvature(q, k))
 
@@ -97,8 +97,8 @@ def _largest_pair(X: Tensor, G: Tensor, Y: Tensor) -> tuple[Inexact[Tensor, "h e
     v = torch.randn(G.shape[1], Y.shape[-1], 1, generator=generator, dtype=torch.float64).to(Y)
     u = v
     for _ in range(POWER_STEPS):
-        u = F.normalize(pulled(X, weighted(G, projected(Y, v))), dim=1)
-        v = F.normalize(pulled(Y, weighted(G.mT, projected(X, u))), dim=1)
+        u = F.normalize(pulled(X, weighted_rows(G, projected(Y, v))), dim=1)
+        v = F.normalize(pulled(Y, weighted_rows(G.mT, projected(X, u))), dim=1)
     return u, v
 
 
@@ -112,8 +112,8 @@ def best_angles(sample: ScoreSample, G: Float[Tensor, "n h i j"], *, biased_keys
     """The best angle for each head in which a pair should lower the loss by more than twice what one column does."""
     if len(sample.X) < 2 or not bool(sample.P.any()):
         return {}
-    plain = gains_by_angle(whitened(sample), G, (0.0,))[0].tolist()
-    sample = whitened(with_key_bias(sample) if biased_keys else sample)
+    plain = gains_by_angle(whitened_states(sample), G, (0.0,))[0].tolist()
+    sample = whitened_states(with_key_bias(sample) if biased_keys else sample)
     angles = angles_for(sample.P.shape[-1])
     coarse = gains_by_angle(sample, G, angles).argmax(0).tolist()
     found: dict[int, float] = {}

@@ -65,7 +65,7 @@ def growable_layers(model: nn.Module) -> tuple[dict[Slot, Part], dict[Slot, str]
 
 
 class GrowthSurvey:
-    """Directions of growth, from one backward pass over a text (three where new heads are asked for).
+    """Directions of growth, from one backward pass over a text, more where new heads or frequency pairs may be added.
 
     every      how many heads each layer has
     refused    layers that cannot grow, with the reason in words
@@ -198,12 +198,12 @@ class GrowthSurvey:
             if (found := self._copied_head(slot)) is not None:
                 copies[slot] = found
         sums = self._sums_of(copies, PASSES[1])
-        turned: dict[Slot, _Copy] = {}
+        fitted: dict[Slot, _Copy] = {}
         for done, slot in enumerate(copies):
             self.tell(KEYS_OF_COPIES, done, len(copies))
-            turned[slot] = self._turned(slot, copies[slot], sums[slot])
-        sums = self._sums_of(turned, PASSES[2])
-        return {slot: head_score(slot, new, sums[slot]) for slot, (_, new, _) in turned.items()}
+            fitted[slot] = self._with_fitted_keys(slot, copies[slot], sums[slot])
+        sums = self._sums_of(fitted, PASSES[2])
+        return {slot: head_score(slot, new, sums[slot]) for slot, (_, new, _) in fitted.items()}
 
     def _sums_of(self, news: dict[Slot, _Copy], stage: str) -> dict[Slot, GrowthSums]:
         outputs = {slot: self.outputs[slot] for slot in news}
@@ -225,7 +225,7 @@ class GrowthSurvey:
         assert score.place.head is not None and isinstance(score.addition, Values)
         return _Copy(score.place.head, NewHead(self.heads[slot][score.place.head], *score.addition), tried.step)
 
-    def _turned(self, slot: Slot, copy: _Copy, sums: GrowthSums) -> _Copy:
+    def _with_fitted_keys(self, slot: Slot, copy: _Copy, sums: GrowthSums) -> _Copy:
         """The copied head with keys that serve its values, as far as the loss falls."""
         parent, new, step = copy
         sample, scale = self.sample(slot), self.scale(slot)
@@ -235,14 +235,14 @@ class GrowthSurvey:
         direction = best_direction(fitted, alone, k, cutoff=VARIANCE_CUTOFFS[-1])
         slope = step * float(-(checked @ direction.beta * direction.alpha).sum())
 
-        def turned(t: float) -> NewHead:
+        def changed(t: float) -> NewHead:
             return new._replace(like=_with_keys(new.like, direction.alpha[0], direction.beta[0], t / scale, sample))
 
         def steps(new: NewHead) -> list[GrowthStep]:
             return [GrowthStep(GrowthPlace(slot, None), new, step)]
 
-        found = self.trial.search(slope, lambda t: steps(turned(t)), whole=self.trial.with_steps(steps(new)))
-        return copy._replace(new=turned(found.step)) if found.step else copy
+        found = self.trial.search(slope, lambda t: steps(changed(t)), whole=self.trial.with_steps(steps(new)))
+        return copy._replace(new=changed(found.step)) if found.step else copy
 
 
 def _with_keys(like: HeadMatrices, alpha: Tensor, beta: Tensor, t: float, sample: ScoreSample) -> HeadMatrices:

@@ -26,7 +26,7 @@ from attnworks.reshape.contract import ReshapeContext
 from attnworks.reshape.long_texts import TrialText
 from attnworks.reshape.surgery import attention_parts, groups_in, mechanisms_of, with_mechanisms
 from attnworks.reshape.swapping.mixes import Mix, Option, best_mixes
-from attnworks.reshape.swapping.trials import ByHead, Present, SwapLayer, SwapTrial, layers_of, try_mechanisms
+from attnworks.reshape.swapping.trials import ByHead, Present, SwapLayer, SwapTrial, swap_layers, try_mechanisms
 from attnworks.traces.subject import Subject
 
 MAX_TIMED_LENGTH = 2**15
@@ -132,7 +132,7 @@ def find_advice(
     error is next, and so on; keeping everything is last. Where `length` is above the mean number of tokens, passages
     are joined into texts of that length: errors are measured on those, and losses on both.
     """
-    text, layers = _text(context, length), layers_of(context.model)
+    text, layers = _text(context, length), swap_layers(context.model)
     specs = [str(MechanismSpec.parse(spec)) for spec in to] or default_candidates(layers, text.asked, text.longest)
     wanted = {
         slot: {spec: (spec,) * len(layer.now) for spec in specs if (spec,) * len(layer.now) != layer.now}
@@ -360,7 +360,7 @@ def swapped(model: nn.Module, wanted: Mapping[Slot, ByHead]) -> Any:
 
     New projections of global tokens start as copies of those of all tokens.
     """
-    layers = layers_of(model)
+    layers = swap_layers(model)
     with torch.random.fork_rng(devices=[]):
         new = with_mechanisms(model, wanted)
     for slot, part in attention_parts(new, cross=True).items():

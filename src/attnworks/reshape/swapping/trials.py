@@ -152,7 +152,7 @@ class SwapLayer:
         return float((U.double().square().sum(-1) * real).sum())
 
 
-def layers_of(model: nn.Module) -> dict[Slot, SwapLayer]:
+def swap_layers(model: nn.Module) -> dict[Slot, SwapLayer]:
     """Every attention layer whose heads are known, cross-attention included."""
     parts, alike, layers = attention_parts(model, cross=True), layers_alike(model), dict[Slot, SwapLayer]()
     for slot, now in ((slot, now) for slot, now in mechanisms_of(model, cross=True).items() if now):
@@ -177,7 +177,7 @@ def try_mechanisms(
     """
     model = text_loss.original.model
     like = next(model.parameters())
-    layers = layers_of(model)
+    layers = swap_layers(model)
     tried = SwapTrialHook(layers, wanted, like)
     run_over_text(text_loss, tried, "trying mechanisms", tell)
     with inference_mode(model):
