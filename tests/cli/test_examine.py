@@ -354,10 +354,10 @@ def test_parses_that_are_none(folders: dict[str, Path], tmp_path: Path, text: Pa
 
 def test_without_what_cannot_be_taken_out(folders: dict[str, Path], tmp_path: Path, text: Path) -> None:
     assert "norms" in mistake(folders["bert"], "--text", text, "--without", "norms")
-    config = transformers.RoFormerConfig(
+    config = transformers.IBertConfig(
         vocab_size=53, hidden_size=12, num_hidden_layers=2, num_attention_heads=3, intermediate_size=7, pad_token_id=1
     )
-    unknown = save_model(transformers.RoFormerModel(config), tmp_path / "unknown", tokenizer=False)
+    unknown = save_model(transformers.IBertModel(config), tmp_path / "unknown", tokenizer=False)
     for file in ("tokenizer.json", "tokenizer_config.json"):
         (unknown / file).write_bytes((folders["bert"] / file).read_bytes())
     line = mistake(unknown, "--text", text, "--without", "skip")

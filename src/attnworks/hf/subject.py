@@ -34,7 +34,8 @@ from attnworks.models.folder import half_precision_remark, stored_dtype
 from attnworks.text.tokenizers import DecoderReader, HuggingFaceReader, decoder_row, ended
 from attnworks.text.tokens import Batch, TokenRow, collate
 from attnworks.traces.layer import linear_queries
-from attnworks.traces.subject import LayerHook, Stacks, Subject, hook_streams, stacks_of
+from attnworks.traces.streams import Stacks, hook_streams, stacks_of
+from attnworks.traces.subject import LayerHook, Subject
 from attnworks.training.objectives.contract import Abilities, Outputs
 
 

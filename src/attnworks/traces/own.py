@@ -22,13 +22,12 @@ from attnworks.text.tokenizers import VocabularyReader, decoder_row
 from attnworks.text.tokens import Batch, TokenRow, collate
 from attnworks.text.vocabulary import BOS, EOS, PAD, Vocabulary
 from attnworks.traces.layer import LayerTrace
+from attnworks.traces.streams import hook_streams, stacks_of
 from attnworks.traces.subject import (
     VOCABULARIES_FILE,
     LayerHook,
     Subject,
-    hook_streams,
     is_run,
-    stacks_of,
     weight_readers,
 )
 from attnworks.training.objectives.contract import Abilities, Outputs

@@ -7,7 +7,7 @@ import importlib
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, ClassVar, Literal, TypeVar
 
@@ -32,7 +32,7 @@ from attnworks.text.tokenizers import TextReader
 from attnworks.text.tokens import Batch, TokenRow
 from attnworks.text.vocabulary import Vocabulary
 from attnworks.traces.head_edits import HeadChange, HeadEdits
-from attnworks.traces.layer import LayerHook, StreamTrace
+from attnworks.traces.layer import LayerHook
 from attnworks.traces.text import TokenizedText
 from attnworks.training.objectives.contract import Abilities, Outputs
 from attnworks.training.run_folder import RECIPE_FILE
@@ -407,42 +407,6 @@ def _kind(name: str) -> Any:
     return getattr(importlib.import_module(module), kind)
 
 
-Stacks = Mapping[Kind, Sequence[nn.Module]]
-"""The modules of each stack of blocks, in order."""
-
-
-@contextmanager
-def hook_streams(stacks: Stacks, batch: Batch, hook: LayerHook) -> Iterator[None]:
-    """Report the stream of every block to the hook. A module may serve several layers, so that runs are counted."""
-    with ExitStack() as hooks:
-        for kind, modules in stacks.items():
-            reporter = _StreamReporter(kind, batch, hook)
-            for module in dict.fromkeys(modules):
-                hooks.enter_context(module.register_forward_pre_hook(reporter.entered, with_kwargs=True))
-                hooks.enter_context(module.register_forward_hook(reporter.left))
-        yield
-
-
-class _StreamReporter:
-    """Counts the blocks of one stack as they run."""
-
-    def __init__(self, kind: Kind, batch: Batch, hook: LayerHook) -> None:
-        self.kind: Kind = kind
-        self.depth, self.hook = 0, hook
-        self.tokens, _ = batch.sides(kind)
-
-    def entered(self, _: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        if self.depth == 0:
-            self.report(stream_read(args, kwargs))
-
-    def left(self, _: nn.Module, __: Any, output: Any) -> None:
-        self.report(first(output))
-
-    def report(self, X: Tensor) -> None:
-        self.hook.stream(StreamTrace(self.kind, self.depth, X, self.tokens))
-        self.depth += 1
-
-
 def first(output: Any) -> Tensor:
     """The output of a module, or the first of several outputs."""
     return output[0] if isinstance(output, tuple | list) else output
@@ -458,10 +422,3 @@ def weight_readers(blocks: Sequence[BlockAnatomy] | None) -> dict[Slot, Callable
     return {
         block.slot(part): part.weights for block in blocks or () for part in block.parts if part.weights is not None
     }
-
-
-def stacks_of(blocks: Sequence[BlockAnatomy] | None) -> Stacks:
-    stacks: dict[Kind, list[nn.Module]] = {}
-    for block in blocks or ():
-        stacks.setdefault(block.kind, []).append(block.module)
-    return stacks
