@@ -38,8 +38,7 @@ from tests.model_helpers import (
     the,
     transformer,
 )
-from tests.reshape.reshape_helpers import load, save
-from tests.tiny_models import TINY, inputs, unknown_causal
+from tests.tiny_models import TINY, inputs
 from tests.traces.trace_helpers import Keep, dense_map, random_batch
 
 PLAIN = (
@@ -439,32 +438,11 @@ def own(*mechanism: str) -> Any:
     return transformer(slots={"enc.0": attention_config(mechanism=mechanism)})
 
 
-def test_heads_without_queries_and_keys_are_put_together_with_others(tmp_path: Path) -> None:
-    model = shrunken()
-    before = read(model)
-    grow(model, [Slot.parse("enc.0")], silent=True)
-    assert_close(read(model), before)
-    again = load(save(model, tmp_path / "grown"))
-    assert weights_fingerprint(again) == weights_fingerprint(model) and torch.equal(read(again), read(model))
-
-
 @pytest.mark.parametrize(
     ("make", "slot", "reason"),
     [
-        (lambda: TINY["gpt2"].build(), Slot.parse("dec.0"), "queries, keys and values that are one projection"),
-        (lambda: TINY["gpt2-cross"].build(), Slot.parse("cross.1"), "queries, keys and values that are one projection"),
-        (lambda: TINY["gpt_neox"].build(), Slot.parse("dec.1"), "queries, keys and values that are one projection"),
-        (conv, Slot.parse("enc.0"), "projections that are not linear layers of torch"),
-        (lambda: TINY["mistral"].build(), Slot.parse("dec.0"), "keys and values that several heads share"),
-        (lambda: TINY["qwen2"].build(num_key_value_heads=6), Slot.parse("dec.0"), "turned by position (rotary)"),
-        (lambda: TINY["llama"].build(num_key_value_heads=6), Slot.parse("dec.1"), "turned by position (rotary)"),
         (lambda: TINY["albert"].build(), Slot.parse("enc.0"), "weights that several layers share"),
-        (
-            lambda: unknown_causal("Qwen3ForCausalLM"),
-            Slot.parse("dec.0"),
-            "Qwen3ForCausalLM, a model whose parts are not known",
-        ),
-        (lambda: build(recurrent_config()), Slot.parse("enc.0"), "Recurrent, a model whose parts are not known"),
+        (lambda: build(recurrent_config()), Slot.parse("enc.0"), "a recurrent model"),
         (lambda: build(pure_config()), Slot.parse("enc.0"), "PureAttention, whose layers are all alike"),
         (lambda: TINY["bert"].build(), Slot.parse("dec.0"), "no such layer among enc.0, enc.1"),
         (lambda: transformer(), Slot.parse("enc.9"), "no such layer among enc.0"),
@@ -473,6 +451,7 @@ def test_heads_without_queries_and_keys_are_put_together_with_others(tmp_path: P
             Slot.parse("enc.0"),
             "mechanisms that depend on the width of a head",
         ),
+        (lambda: shrunken(), Slot.parse("enc.0"), "cannot be computed with added columns"),
     ],
 )
 def test_layers_that_cannot_grow(make: Callable[[], Any], slot: Slot, reason: str) -> None:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from attnworks.core.display import Progress as ProgressCallback
-from attnworks.core.display import duration
+from attnworks.core.display import duration, hidden
 from attnworks.core.errors import printable
 
 if TYPE_CHECKING:
@@ -101,7 +101,7 @@ def progress_display(unit: str, *, quiet: bool) -> Iterator[ProgressCallback]:
     stages print how far they are and how long they will take every PLAIN_EVERY_SECONDS.
     """
     if quiet:
-        yield lambda stage, done, total: None  # not `silent`, for which remarks would become warnings
+        yield hidden
         return
     screen = progress_console()
     with progress_bar(unit, screen, shown=screen.is_terminal) as bar:

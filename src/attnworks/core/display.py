@@ -21,6 +21,10 @@ def silent(stage: str, done: int, total: int) -> None:
     del stage, done, total
 
 
+def hidden(stage: str, done: int, total: int) -> None:
+    """The progress of a quiet command: nothing is shown, and remarks do not become warnings, as with `silent`."""
+
+
 def tell_remarks(path: object, remarks: Iterable[str], progress: Progress = silent) -> None:
     """Report remarks on a model to the callback; if that is `silent`, warn at the line of the user's own code."""
     level, frame = 1, sys._getframe()

@@ -132,6 +132,8 @@ def _build_reshaped(model_class: Any, config: Any, described: _Described, table:
     if described.layers is None:
         places = places_of(model, changed)
     else:
+        if unknown := changed.keys() - described.layers.keys():
+            raise ValueError(f"no such layer as {min(unknown)}")
         places = {name: LayerPlace.from_json(described.layers[name], model) for name in changed}
     for name, widths in described.widths.items():
         place, count = places[name], len(widths["keys"])

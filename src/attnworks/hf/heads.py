@@ -105,15 +105,16 @@ def _widening_is_proven(model: nn.Module, slot: Slot) -> bool:
     if key not in known:
         new = copy.deepcopy(model)
         try:
-            first, *others = heads_of(hf_layers(new)[slot])
-            wider = first.each(lambda tensor: tensor)
-            wider = wider._replace(
+            heads = heads_of(hf_layers(new)[slot])
+            widest = max(range(len(heads)), key=lambda head: heads[head].W_Q.shape[1])
+            first = heads[widest]
+            heads[widest] = first._replace(
                 W_Q=_with_zeros(first.W_Q, 1),
                 W_K=_with_zeros(first.W_K, 1),
                 b_Q=None if first.b_Q is None else _with_zeros(first.b_Q, 0),
                 b_K=None if first.b_K is None else _with_zeros(first.b_K, 0),
             )
-            _widen(new, hf_layers(new)[slot], slot, [wider, *others], [*range(len(others) + 1)])
+            _widen(new, hf_layers(new)[slot], slot, heads, [*range(len(heads))])
             before, after = (_outputs(each)() for each in (model, new))
             close = bool((after - before).abs().max() <= 10 * tolerance(before.dtype).rtol * before.abs().max())
             known[key] = None if close else "other outputs"
@@ -123,7 +124,8 @@ def _widening_is_proven(model: nn.Module, slot: Slot) -> bool:
 
 
 def _with_zeros(T: Tensor, axis: int) -> Tensor:
-    return torch.cat([T, torch.zeros_like(T.narrow(axis, 0, 1))], axis)
+    shape = [1 if number == axis else size for number, size in enumerate(T.shape)]
+    return torch.cat([T, T.new_zeros(shape)], axis)
 
 
 def _facts(model: nn.Module) -> dict[str, str | None]:
@@ -148,7 +150,10 @@ def _failed_proof(model: nn.Module, layout: AttentionLayout, slot: Slot) -> str 
     """The reason of `failed_proof`, which is run once for each layer of a model."""
     known = _facts(model)
     if layout.path not in known:
-        known[layout.path] = failed_proof(model, layout, slot, _outputs(model))
+        try:
+            known[layout.path] = failed_proof(model, layout, slot, _outputs(model))
+        except Exception as error:  # whatever the code of a model raises
+            known[layout.path] = f"attention that cannot be computed with added columns ({short_message(error)})"
     return known[layout.path]
 
 

@@ -102,6 +102,8 @@ def groups_in(part: Part) -> HeadGroups | None:
 
 def refusal_to_grow(model: nn.Module, slot: Slot) -> str | None:
     """Why `put_heads` cannot change a layer, in words; None if it can."""
+    if isinstance(model, Recurrent):
+        return "a recurrent model"
     return (hf_refusal_to_grow if own_anatomy(model) is None else own_refusal_to_grow)(model, slot)
 
 
@@ -130,6 +132,8 @@ def put_heads(model: nn.Module, slot: Slot, heads: Sequence[HeadMatrices]) -> No
 
 def refusal_to_shrink(model: nn.Module, slot: Slot, kept: Sequence[int]) -> str | None:
     """Why `keep_heads` cannot cut a layer down to these heads, in words; None if it can."""
+    if isinstance(model, Recurrent):
+        return "a recurrent model"
     return (hf_refusal_to_shrink if own_anatomy(model) is None else own_refusal_to_shrink)(model, slot, kept)
 
 

@@ -9,7 +9,7 @@ from typing import Any, ClassVar, NamedTuple
 from torch import nn
 
 from attnworks.core.checks import choice, integer, text
-from attnworks.core.display import Progress, overall_progress, silent
+from attnworks.core.display import Progress, hidden, overall_progress, silent
 from attnworks.core.errors import UsageError
 from attnworks.exam.lineage import HeadMap
 from attnworks.models.anatomy import heads_of
@@ -127,7 +127,7 @@ class Grow(Reshape):
 
     def _with_cost_estimate(self, context: ReshapeContext, kinds: Collection[str], asked: Widths | None) -> Progress:
         """Report the estimated cost, then how much of it is done. Nothing is timed if no callback was given."""
-        if context.tell is silent:
+        if context.tell in (silent, hidden):
             return silent
         check_sentences(context.calibration)
         compared = len(METHODS) - 1 if self.compare else 0
