@@ -24,6 +24,7 @@ from attnworks.attention import Mask
 from attnworks.core.notation import tolerance
 from attnworks.hf.attention_hook import current_hook, is_softmax_unobserved
 from attnworks.hf.cut.stored import call_hook, kept_heads
+from attnworks.hf.head_modules import is_empty
 from attnworks.hf.products import Placed, Product, product_of
 
 SOFTMAX = {torch.softmax, F.softmax, Tensor.softmax}
@@ -186,7 +187,8 @@ class _SoftmaxObserver(TorchFunctionMode):
 
     def _attention(self) -> nn.Module:
         """The innermost module that is running and has parameters."""
-        return next((m for m in reversed(self.running) if any(True for _ in m.parameters())), self.running[0])
+        callers = (m for m in reversed(self.running) if is_empty(m) or any(True for _ in m.parameters()))
+        return next(callers, self.running[0])
 
     def _call(
         self, Q: Tensor, K: Tensor, V: Tensor, mask: Mask, Y: Tensor, options: dict[str, Any], own: Tensor | None = None
