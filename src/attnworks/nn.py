@@ -32,8 +32,8 @@ class MultiheadAttention(nn.MultiheadAttention):
 
     Source: torch.nn.MultiheadAttention; Conti 2024, eq. 7 and 10 (S4.44, S4.57).
     Holds when: for "dense", outputs, weights and gradients are those of torch.
-    Departs: a query that sees no key has zero weights and gives b_O, where torch gives NaN. `is_causal=True` needs no
-    attn_mask. torch's fast path of inference, which knows dense attention alone, is never taken.
+    Departs: a query that may attend to no key has zero weights and gives b_O, where torch gives NaN. `is_causal=True`
+    needs no attn_mask. torch's fast path of inference, which knows dense attention alone, is never taken.
 
     The parameters have the names and shapes of torch's, so that a state dict of the one loads into the other with
     strict=True. A mechanism with parameters of its own (such as linformer) has them in the sub-module `mechanism`;

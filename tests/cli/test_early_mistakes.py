@@ -117,3 +117,16 @@ def test_completion_after_a_mistyped_command_is_silent(monkeypatch: pytest.Monke
     asked = {"_ATTNWORKS_COMPLETE": "bash_complete", "COMP_WORDS": "attnworks trian x", "COMP_CWORD": "2"}
     result = CliRunner().invoke(main, prog_name="attnworks", env=asked)
     assert result.exit_code == 0 and not result.output.strip()
+
+
+@pytest.mark.parametrize(
+    ("line", "option"),
+    [
+        ("train tiny --lr 3", "--learning-rate"),
+        ("train tiny --bt 3", "--batch-tokens"),
+        ("prune RUN --lr 3", "--learning-rate"),
+    ],
+)
+def test_initials_of_an_option(line: str, option: str) -> None:
+    result = CliRunner().invoke(main, line.split())
+    assert result.exit_code == 2 and result.stderr.rstrip().endswith(f"Did you mean '{option}'?"), result.stderr

@@ -38,7 +38,7 @@ def config_of(subject: HFSubject) -> Any:
 
 
 @pytest.mark.parametrize("name", READS_TEXT)
-def test_looking_changes_no_bit_and_shows_what_the_model_computes(name: str) -> None:
+def test_observing_changes_no_bit_and_shows_what_the_model_computes(name: str) -> None:
     subject, batch = subject_of(name)
     keep = Keep()
     with torch.no_grad():

@@ -169,7 +169,7 @@ def last_projections(model: nn.Module) -> list[nn.Module]:
 
 
 @each_type
-def test_looking_changes_no_bit(name: str) -> None:
+def test_observing_changes_no_bit(name: str) -> None:
     found = seen(name)
     assert torch.equal(found.plain, found.hidden)
     assert len(found.traces) == 3

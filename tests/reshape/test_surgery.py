@@ -318,7 +318,7 @@ def test_writing_with_a_cache_is_writing_without(name: str, padded: bool) -> Non
 
 
 @pytest.mark.parametrize("name", ["bert", "bert-decoder", "gpt2", "gpt_neox", "llama", "opt", "bart", "t5", "vit"])
-def test_looking_changes_no_bit_and_shows_every_head(name: str) -> None:
+def test_observing_changes_no_bit_and_shows_every_head(name: str) -> None:
     model = TINY[name].build()
     now = mechanisms_of(model)
     new = with_forms(model, {HeadId(slot, len(specs) - 1): FORM for slot, specs in now.items()})

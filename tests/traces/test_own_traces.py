@@ -82,7 +82,7 @@ def watched(name: str) -> tuple[OwnSubject, Batch, Keep]:
 
 @torch.no_grad()
 @by_subject
-def test_looking_changes_no_bit(name: str) -> None:
+def test_observing_changes_no_bit(name: str) -> None:
     subject, batch, kind, slots = SUBJECTS[name]
     keep = Keep()
     plain, seen = subject.run(batch, logits=True), subject.run(batch, keep, logits=True)

@@ -25,7 +25,7 @@ def mask_of_torch(
             "is_causal=True without attn_mask",
             "as many keys as queries",
             f"{i} queries and {j} keys",
-            "pass attn_mask, which says who sees whom",
+            "pass attn_mask, which says which query attends to which key",
         )
     causal, dense, real = is_causal and attn_mask is None, None, None
     if attn_mask is not None:

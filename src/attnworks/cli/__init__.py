@@ -108,8 +108,18 @@ def _escaped() -> Iterator[None]:
     try:
         yield
     except click.ClickException as error:
+        if isinstance(error, click.NoSuchOption) and (named := _options_with_initials(error)):
+            vars(error)["possibilities"] = named
         vars(error)["message"] = printable(error.message, keep="\n")
         raise
+
+
+def _options_with_initials(error: click.NoSuchOption) -> list[str]:
+    """The options of the command whose words begin with these letters: --learning-rate for --lr."""
+    command = None if error.ctx is None else error.ctx.command
+    options = [name for option in (command.params if command else ()) for name in option.opts]
+    letters = error.option_name.lstrip("-")
+    return [name for name in options if "".join(word[:1] for word in name.lstrip("-").split("-")) == letters]
 
 
 @click.group(cls=Verbs, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})

@@ -22,6 +22,7 @@ from attnworks.cli.reshape_verbs import batch_tokens_option, objective_option
 @click.option(
     "--max-error",
     type=click.FloatRange(0, 1),
+    metavar="FLOAT",
     default=0.02,
     show_default=True,
     help="Largest relative error of the attention outputs (root mean square over the layers), and largest relative "

@@ -42,7 +42,9 @@ VERDICTS = ("holds", "condition", "typo", "false", "not-checkable")
 @json_option
 @device_option
 @dtype_option(help="With --on: number type of the weights; the checks compute in float64.")
-@click.option("--threads", type=click.IntRange(1), default=1, show_default=True, help="Number of CPU threads.")
+@click.option(
+    "--threads", type=click.IntRange(1), metavar="N", default=1, show_default=True, help="Number of CPU threads."
+)
 @seed_option
 def claims(ids: tuple[str, ...], explain: bool, **options: Any) -> None:
     """Check published statements about attention.

@@ -12,15 +12,22 @@ import click
 F = TypeVar("F", bound=Callable[..., Any])
 Option = Callable[[Any], Any]
 
+
+class SeedRange(click.IntRange):
+    """Seeds that torch takes, whose largest number no help needs to show."""
+
+    def _describe_range(self) -> str:
+        return "x>=0"
+
+
+SEED = SeedRange(0, 2**63 - 1)
 json_option = click.option(
     "--json", "as_json", is_flag=True, help="Print the result as one JSON object and nothing else."
 )
 device_option = click.option(
     "--device", default="cpu", show_default=True, help="Device to compute on: cpu, cuda, cuda:1 or mps."
 )
-seed_option = click.option(
-    "--seed", type=click.IntRange(0, 2**63 - 1), default=0, show_default=True, help="Random seed."
-)
+seed_option = click.option("--seed", type=SEED, metavar="N", default=0, show_default=True, help="Random seed.")
 
 
 class SuggestingGroup(click.Group):

@@ -26,6 +26,7 @@ from attnworks.cli.reshape_verbs import reshape_and_show, reshape_options
 @click.option(
     "--window",
     type=click.IntRange(0, 64),
+    metavar="N",
     default=2,
     show_default=True,
     help="Largest offset to each side that a form may use.",
@@ -33,6 +34,7 @@ from attnworks.cli.reshape_verbs import reshape_and_show, reshape_options
 @click.option(
     "--eps",
     type=click.FloatRange(0, 1),
+    metavar="FLOAT",
     default=0.02,
     show_default=True,
     help="Largest weight that a head may keep on a position outside its form.",
@@ -40,6 +42,7 @@ from attnworks.cli.reshape_verbs import reshape_and_show, reshape_options
 @click.option(
     "--sparsity",
     type=click.FloatRange(0, 1),
+    metavar="FLOAT",
     default=0.05,
     show_default=True,
     help="How many positions outside its form a head may keep, as a share of the mean sentence length: 0.05 is one in "

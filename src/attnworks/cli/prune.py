@@ -11,7 +11,9 @@ from attnworks.cli.reshape_verbs import reshape_and_show, reshape_options
 
 @click.command()
 @click.argument("model")
-@click.option("--keep", type=click.FloatRange(0, 1), help="Share of all heads to keep, for example 0.5.")
+@click.option(
+    "--keep", type=click.FloatRange(0, 1), metavar="SHARE", help="Share of all heads to keep, for example 0.5."
+)
 @click.option(
     "--heads",
     default="auto",

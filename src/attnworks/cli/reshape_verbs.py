@@ -46,6 +46,7 @@ def reshape_options(command: F) -> F:
         click.option(
             "--learning-rate",
             type=click.FloatRange(0, min_open=True),
+            metavar="FLOAT",
             help="Learning rate while healing.  [default: 3e-4; Hugging Face models: 5e-5]",
         ),
         text_options("every fourth line is held out", "the run's own corpus, or grammar"),

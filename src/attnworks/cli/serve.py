@@ -24,7 +24,9 @@ from attnworks.cli.options import device_option, dtype_option, prepare, threads_
     help="Longest sentence that the server accepts, in tokens.",
 )
 @click.option("--host", default="127.0.0.1", show_default=True, help="Loopback address to listen on.")
-@click.option("--port", type=click.IntRange(0, 65535), default=0, help="Port to listen on.  [default: any free port]")
+@click.option(
+    "--port", type=click.IntRange(0, 65535), metavar="N", default=0, help="Port to listen on.  [default: any free port]"
+)
 @click.option("--open/--no-open", default=False, show_default=True, help="Open the page in the browser.")
 @device_option
 @dtype_option()

@@ -27,6 +27,7 @@ from attnworks.cli.reshape_verbs import reshape_and_show, reshape_options
 @click.option(
     "--max-error",
     type=click.FloatRange(0, 1),
+    metavar="FLOAT",
     default=0.02,
     show_default=True,
     help="With --layers auto: largest relative error of the attention outputs (root mean square over the layers), and "

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from attnworks.cli.options import prepare, threads_option
+from attnworks.cli.options import SEED, prepare, threads_option
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -100,7 +100,7 @@ if TYPE_CHECKING:
     help="Number type of the activations.  [default: float32]",
 )
 @threads_option()
-@click.option("--seed", type=click.IntRange(0, 2**63 - 1), help="Random seed.  [default: 0]")
+@click.option("--seed", type=SEED, metavar="N", help="Random seed.  [default: 0]")
 def train(preset: str | None, out: Path | None, resume: Path | None, threads: int | None, **options: Any) -> None:
     """Train a model, or continue training one.
 

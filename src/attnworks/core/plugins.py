@@ -68,7 +68,7 @@ def load_requested(named: Sequence[str] = ()) -> None:
                 import logging
 
                 _LEFT_OUT.add(name)
-                logging.getLogger("attnworks").warning("attnworks: %s; %s goes on without it", error, VARIABLE)
+                logging.getLogger("attnworks").warning("attnworks: %s; this plug-in of %s is left out", error, VARIABLE)
 
 
 def load_entry_points(groups: Sequence[str] = ENTRY_POINTS) -> list[str]:

@@ -39,9 +39,9 @@ from attnworks.reshape.surgery import layers_of, refusal_to_grow
 from attnworks.traces.loss import TextLoss
 
 GROWTH_KINDS: tuple[GrowthKind, ...] = get_args(GrowthKind)
-ANGLES, PAIRS_PASS = "comparing angles of pairs", "looking for pairs that turn by position"
+ANGLES, PAIRS_PASS = "comparing angles of pairs", "searching for pairs that turn by position"
 """Stages after the first pass, for keys of layers with rotary positions; the second is a pass over the whole text."""
-PASSES = ("looking for bottlenecks", "looking for keys of new heads", "looking for values of new heads")
+PASSES = ("searching for bottlenecks", "searching for keys of new heads", "searching for values of new heads")
 """Stages that are backward passes over the whole text; the last two only where new heads are asked for."""
 COPIES, KEYS_OF_COPIES = "trying copies of heads", "fitting keys of new heads"
 """Stages of the search for new heads, before the second pass and before the third."""

@@ -91,7 +91,7 @@ class Project(Reshape):
             FormHook(members, {slot: alike[slot][0] for slot in slots}),
             round(self.sparsity * context.length),
         )
-        run_over_text(context.calibration, hook, "looking at heads", context.tell)
+        run_over_text(context.calibration, hook, "measuring heads", context.tell)
         return {head: hook.form(head, self.form, self.eps, errors) for head in heads}
 
 

@@ -69,7 +69,7 @@ def by_gradient(context: ReshapeContext, units: Sequence[PruneUnit], cut: int) -
     text_loss, subject, batches = context.calibration, context.subject, len(context.calibration.text.batches)
     totals: dict[Slot, torch.Tensor] = {}
     for number in range(batches):
-        context.tell("asking for gradients", number, batches)
+        context.tell("computing gradients", number, batches)
         batch, rows = text_loss.text.batch(number)
         for slot, found in gate_gradients(subject, text_loss.objective, batch.to(subject.device), rows).items():
             totals[slot] = totals.get(slot, 0.0) + found.abs().double().sum(0).cpu()

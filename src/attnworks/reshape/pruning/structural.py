@@ -79,7 +79,7 @@ class _Averages(LayerHook):
 
 def _means(context: ReshapeContext, measure: Callable[[LayerTrace], Samples]) -> Means:
     averages = _Averages(measure)
-    run_over_text(context.calibration, averages, "looking at heads", context.tell)
+    run_over_text(context.calibration, averages, "measuring heads", context.tell)
     return averages.means
 
 

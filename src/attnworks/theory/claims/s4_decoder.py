@@ -237,7 +237,7 @@ def projection_to_words(draw: Draws, n: int = 5, d: int = 7, words: int = 11, sp
 
 
 @statement("S4.61", "§1.2.5", CONDITION).says(
-    "The decoder takes the word of the highest probability, adds it to its input, and goes on until an end token: so "
+    "The decoder takes the word of the highest probability, adds it to its input, and continues until an end token: so "
     "it produces words that are the most probable according to the input.",
     correction="This is greedy decoding: the most probable word at each step, not the most probable sentence (S4.11).",
     compares="log-probability of the greedy text, and sum of the largest of each step; without: of the greedy text, "

@@ -268,7 +268,7 @@ statement("S4.126", "§3", HOLDS).not_computed(
 statement("S4.127", "§3", CONDITION).not_computed(
     "Heads can be pruned, but after the training process.",
     why_not="a report of others' experiments",
-    correction="They go on training a converged model, with gates under an $L_0$ penalty.",
+    correction="They continue training a converged model, with gates under an $L_0$ penalty.",
 )
 
 

@@ -29,7 +29,7 @@ from attnworks.theory.structured_sets import BandProjection, identity_map, proje
     r"Up to a permutation of rows all three families are block-diagonal; $\sigma_i$ makes blocks of rare tokens "
     "diagonal.",
     correction="Permutations keep the rank and the sums of columns, and the rank is $n - w + 1 < n$ for $w > 1$: no "
-    r"more than so many ones can be brought to the diagonal. $\sigma_i$ writes other rows; it is no permutation.",
+    r"more ones than that can be brought to the diagonal. $\sigma_i$ writes other rows; it is no permutation.",
     compares="ones that the best order of rows brings to the diagonal, and $n$; corrected: the same, and $n - w + 1$",
 )
 @between(n=(5, 13), w=(2, 4))

@@ -192,7 +192,7 @@ def greedy_is_not_exact(draw: Draws, words: int = 3, length: int = 3) -> ClaimRe
 
 
 @statement("S4.12", "§1.1", CONDITION).says(
-    "Beam search goes on with the $N$ most probable hypotheses at each step, against what greedy decoding misses.",
+    "Beam search continues with the $N$ most probable hypotheses at each step, against what greedy decoding misses.",
     correction=r"It is surely exact only if $N \ge \lvert V \rvert^{T-1}$ for texts of $T$ words; $N = 1$ is greedy "
     "decoding.",
     compares=r"probability found by $\lvert V \rvert^{T-1}$ beams, and the largest (one beam, and greedy); without: by "
