@@ -135,7 +135,7 @@ class AddedColumns(nn.Module):
 
     def _beside(
         self, own: Float[Tensor, "b h n k"], linear: HeadsOut | None, columns: Tensor, widths: Sequence[int]
-    ) -> Float[Tensor, "b h n k"]:
+    ) -> Float[Tensor, "b m n w"]:
         """The columns of each head behind its own, and below them those of new heads; narrower heads end in zeros."""
         if linear is None:
             return F.pad(own, (0, 0, 0, 0, 0, len(widths) - own.shape[1]))
@@ -151,7 +151,7 @@ class AddedColumns(nn.Module):
 
     def split(
         self, Y: Float[Tensor, "b h i v"], own: int
-    ) -> tuple[Float[Tensor, "b h i v"], Float[Tensor, "b i wv"] | None]:
+    ) -> tuple[Float[Tensor, "b m i w"], Float[Tensor, "b i wv"] | None]:
         """The output of the heads of the layer in their own columns, and that of all added columns."""
         heads, linear = self.shape.heads, self.output
         if linear is None:

@@ -11,7 +11,7 @@ from attnworks.attention import Mask
 from attnworks.core.errors import UsageError
 
 
-def mask_of_call(name: str, module: nn.Module, Q: Tensor, K: Tensor, given: Any, options: dict[str, Any]) -> Mask:
+def mask_of_call(name: str, module: Any, Q: Tensor, K: Tensor, given: Any, options: dict[str, Any]) -> Mask:
     """The mask of a call of the implementation with this name: what it is given, and its options.
 
     `eager` and `sdpa` read tables of booleans, or of numbers to add; others one row of padding for each sentence.

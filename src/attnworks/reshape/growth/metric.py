@@ -116,7 +116,7 @@ def weighted_rows(weights: Float[Tensor, "*a i j"], k: Inexact[Tensor, "*a j p"]
     return torch.view_as_complex((weights @ as_real_columns(k)).unflatten(-1, (-1, 2)))
 
 
-def best_gain(slope: Float[Tensor, " h"], curvature: Float[Tensor, " h"]) -> Float[Tensor, " h"]:
+def best_gain(slope: Float[Tensor, "*h"], curvature: Float[Tensor, "*h"]) -> Float[Tensor, "*h"]:
     """slope^2 / (2 curvature), and 0 where the loss does not fall."""
     falls = (slope > 0) & (curvature > 0)
     return torch.where(falls, ratio(slope.square(), 2 * curvature), 0.0)
