@@ -89,7 +89,7 @@ def test_the_weights_that_are_seen_are_those_that_transformers_returns(model_typ
         assert bool((P.triu(1) == 0).all()) == causal
 
 
-@pytest.mark.parametrize("model_type", ["bloom", "gptj"])
+@pytest.mark.parametrize("model_type", ["bloom"])
 def test_weights_in_a_models_own_code_are_those_that_transformers_returns(model_type: str) -> None:
     tiny = tiny_model(model_type)
     tiny.model.set_attn_implementation("eager")

@@ -105,34 +105,6 @@ def test_a_layer_computes_what_its_mechanisms_are_and_others_what_they_did(name:
     assert (wanted - before).norm() > 1e-3 * before.norm()
 
 
-@pytest.mark.parametrize("name", ["gemma3_text", "llama", "gpt_oss", "deepseek_v32"])
-def test_reading_with_a_cache(name: str) -> None:
-    """Also where the cache of a layer forgets tokens, and where keys at the end are hidden from the last query."""
-    some = case(name)
-    new, ids = some.changed(BAND if name == "gpt_oss" else WINDOW), some.given["input_ids"]
-    real = torch.ones_like(ids)
-    real[1, :3] = 0
-    whole, steps, cache = read(new, {"input_ids": ids, "attention_mask": real, "use_cache": False}), [], None
-    for start, stop in ((0, 15), (15, 17), (17, 18), (18, 19)):
-        with torch.no_grad():
-            step = new(ids[:, start:stop], attention_mask=real[:, :stop], past_key_values=cache, use_cache=True)
-        cache = step.past_key_values
-        steps.append(step[0])
-    assert_close(torch.cat(steps, 1)[real.bool()], whole, torch.float32)
-
-
-def test_a_cache_of_fixed_length() -> None:
-    """Its empty places are behind the last token."""
-    new: Any = with_mechanisms(TINY["llama"].build(), {Slot.parse("dec.0"): (WINDOW,) * 3 + (BAND,) * 3})
-    settings = {"max_new_tokens": 5, "do_sample": False, "pad_token_id": 1, "eos_token_id": None}
-    settings |= {"output_logits": True, "return_dict_in_generate": True}
-    prompt = inputs(new, padded=False)["input_ids"]
-    fixed, growing = (
-        torch.stack(new.generate(prompt, cache_implementation=kind, **settings).logits) for kind in ("static", None)
-    )
-    assert_close(fixed, growing)
-
-
 @pytest.mark.parametrize("name", ["bert", "gpt2", "llama", "bart", "t5"])
 def test_eager_attention_gives_the_same_masks(name: str) -> None:
     model = TINY[name].build()

@@ -265,17 +265,6 @@ def test_python_with_a_model_of_hugging_face(name: str, objective: str) -> None:
     assert receipt.parameters.before == parameters(model) and receipt.parameters.after == parameters(new.model)
 
 
-def test_layers_that_share_their_weights_get_one_form() -> None:
-    """Fitted to what all of them look at; the effect of a head is that of all layers together."""
-    model = TINY["albert"].build(dtype=torch.float32)
-    new, receipt = attnworks.project(model, LINES, tokenizer=tiny_tokenizer("albert"), heads="*.1", form="mix")
-    assert list(receipt.done) == [f"enc.{layer}.1" for layer in range(5)] and len({*receipt.done.values()}) == 1
-    assert len({*mechanisms_of(new.model).values()}) == 1
-    assert receipt.loss.predicted == pytest.approx(receipt.loss.after, rel=0.05)
-    with pytest.raises(UsageError, match=r"other mechanisms in enc\.2: expected the same in all layers"):
-        attnworks.project(model, LINES, tokenizer=tiny_tokenizer("albert"), heads="2.1", form="previous")
-
-
 # Mistakes ------------------------------------------------------------------------------------------------------------
 
 

@@ -50,7 +50,7 @@ class GradedLayer:
     def as_head(self, keys: HeadMatrices, a: Float[Tensor, "f p"], b: Float[Tensor, "p e"], parent: int) -> GradedLayer:
         """As if the layer had one head, with these queries and keys, values Z a and outputs b.
 
-        It has the mask of its parent, but no sink logit, and not what the model adds to scores for positions.
+        It has the mask and the sink logit of its parent, but not what the model adds to scores for positions.
         """
         trace, wide = self.trace, self.P.dtype
         assert trace.X is not None and trace.Z is not None
@@ -63,7 +63,8 @@ class GradedLayer:
         if trace.scale and (scale := score_scale(trace)) is not None:
             Q = Q * (scale / trace.scale)
         mask = mask_of_heads(trace.mask.hiding(), (parent,))
-        alone = replace(trace, Q=Q, K=K, V=V, Y=V.new_zeros(*Q.shape[:3], V.shape[-1]), mask=mask, sink=None)
+        sink = None if trace.sink is None else trace.sink[parent : parent + 1]
+        alone = replace(trace, Q=Q, K=K, V=V, Y=V.new_zeros(*Q.shape[:3], V.shape[-1]), mask=mask, sink=sink)
         by_heads = (self.by_output.to(wide) @ b.to(wide).mT).unsqueeze(1)
         return GradedLayer(alone, whole_maps(alone), by_heads, self.by_output)
 
