@@ -45,7 +45,6 @@ LAYOUTS = {
     "jamba": "hybrid with state spaces",
     "bloom": "woven, its own code, biases outside of the layer",
     "falcon": "fused by group, its own code",
-    "gptj": "rotary by pairs, its own code",
     "deberta-v2": "relative positions in its own code",
 }
 """Model type -> what is special about its attention."""
