@@ -257,7 +257,7 @@ def test_text_that_is_missing_or_too_short(run: Path, tmp_path: Path) -> None:
     heads = ("--heads", "enc.*", "--out", tmp_path / "out")
     assert "x.txt" in mistake("project", run, *heads, "--text", tmp_path / "x.txt", code=1)
     short = write_lines(tmp_path / "short.txt", LINES[:3])
-    assert "4 sentences" in mistake("project", run, *heads, "--text", short)
+    assert "4 different sentences" in mistake("project", run, *heads, "--text", short)
 
 
 def test_places_that_are_taken(run: Path, projected: tuple[Path, str], tmp_path: Path) -> None:

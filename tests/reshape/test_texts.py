@@ -23,7 +23,7 @@ def test_nothing_that_is_learned_from_is_judged_by() -> None:
     assert sources(texts.learn).isdisjoint(sources(texts.held_out))
     corpus = split_corpus("grammar", pairs=50, held_out=20)
     assert len(corpus.learn) == 50 and sources(corpus.learn).isdisjoint(sources(corpus.held_out))
-    with pytest.raises(UsageError, match="4 sentences"):
+    with pytest.raises(UsageError, match="4 different sentences"):
         split_texts(["the same ."] * 20)
 
 

@@ -81,6 +81,6 @@ def split_texts(texts: Sequence[str] | Sequence[Passage]) -> TextSplit:
 
 def _checked(texts: TextSplit) -> TextSplit:
     if not texts.learn or not texts.held_out:
-        got = f"{len(texts.learn)} and {len(texts.held_out)}"
-        raise UsageError("the text", f"{HELD_OUT_EVERY} sentences", got, "give more text")
+        got = f"{len(texts.learn)} to fit the change on and {len(texts.held_out)} to evaluate it on"
+        raise UsageError("the text", f"at least {HELD_OUT_EVERY} different sentences", got, "give more text")
     return texts

@@ -237,7 +237,7 @@ def test_no_sentence_is_on_both_sides(tmp_path: Any) -> None:
     (tmp_path / "lines.txt").write_text("\n".join(LINES) + "\n")
     lines = split_file(tmp_path / "lines.txt")
     assert [passage.source.text for passage in lines.held_out] == [LINES[3]]
-    with pytest.raises(UsageError, match="4 sentences, got 3 and 0; give more text"):
+    with pytest.raises(UsageError, match="4 different sentences, got 3 to fit the change on and 0 to"):
         split_texts(LINES[:3])
 
 
