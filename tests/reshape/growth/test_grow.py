@@ -653,7 +653,7 @@ def test_one_json_document(chain: Chain, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "told", "code"),
     [
-        ("", "expected add or where, got neither", 2),
+        ("", "expected --add or --where, got neither", 2),
         ("--add -1", "--add", 2),
         ("--add 2 --where enc.0.0:keys=1", "got both", 2),
         ("--where enc.0.0:wings=1", "growing at 'enc.0.0:wings=1'", 2),

@@ -126,14 +126,20 @@ def searching_sentences(text_loss: TextLoss) -> slice:
 
 
 def measured_cost(
-    text_loss: TextLoss, kinds: Collection[str], *, add: int = 0, given: int = 0, compared: int = 0
+    text_loss: TextLoss,
+    kinds: Collection[str],
+    slots: Collection[Slot] | None = None,
+    *,
+    add: int = 0,
+    given: int = 0,
+    compared: int = 0,
 ) -> GrowthCost:
-    """The cost of growing by `add` widths where they pay, or at `given` places.
+    """The cost of growing by `add` widths where they pay, or at `given` places in the layers `slots`.
 
     One batch in the middle is run backward, the sentences that directions are tried on run forward once, and one layer
     has its keys fitted to that batch. If it has rotary positions, angles are compared for it.
     """
-    layers, _ = growable_layers(text_loss.original.model)
+    layers, _ = growable_layers(text_loss.original.model, slots)
     some = checking_sentences(text_loss)
     sentences = sum(map(len, text_loss.text.batches))
     batch = trial = fit = scan = 0.0

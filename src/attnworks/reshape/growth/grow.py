@@ -11,6 +11,7 @@ from torch import nn
 from attnworks.core.checks import choice, integer, text
 from attnworks.core.display import Progress, hidden, overall_progress, silent
 from attnworks.core.errors import UsageError
+from attnworks.core.places import Slot
 from attnworks.exam.lineage import HeadMap
 from attnworks.models.anatomy import heads_of
 from attnworks.models.config import MAX_WIDTH
@@ -93,7 +94,9 @@ class Grow(Reshape):
         if not asked and not self.add:
             return ReshapeResult(grown(context.model, ()), {}, 0.0)
         kinds = {*self.kinds} if asked is None else {at.kind for at in asked}
-        survey = survey_growth(context.calibration, self._with_cost_estimate(context, kinds, asked), kinds)
+        slots = None if asked is None else {at.place.slot for at in asked}
+        tell = self._with_cost_estimate(context, kinds, slots, len(asked or ()))
+        survey = survey_growth(context.calibration, tell, kinds, slots)
         widths = (
             spread(survey, [kind for kind in GROWTH_KINDS if kind in self.kinds], self.add) if asked is None else asked
         )
@@ -125,13 +128,15 @@ class Grow(Reshape):
         new, done = grown(context.model, chosen.steps), describe_changes(survey, widths)
         return ReshapeResult(new, done, -chosen.fall, facts, others, left_out, heads)
 
-    def _with_cost_estimate(self, context: ReshapeContext, kinds: Collection[str], asked: Widths | None) -> Progress:
+    def _with_cost_estimate(
+        self, context: ReshapeContext, kinds: Collection[str], slots: Collection[Slot] | None, given: int
+    ) -> Progress:
         """Report the estimated cost, then how much of it is done. Nothing is timed if no callback was given."""
         if context.tell in (silent, hidden):
             return silent
         check_sentences(context.calibration)
         compared = len(METHODS) - 1 if self.compare else 0
-        cost = measured_cost(context.calibration, kinds, add=self.add, given=len(asked or ()), compared=compared)
+        cost = measured_cost(context.calibration, kinds, slots, add=self.add, given=given, compared=compared)
         context.tell(str(cost), 0, 0)
         return overall_progress(context.tell, cost.stages)
 
@@ -147,10 +152,12 @@ class PlannedStep(NamedTuple):
     left_out: Mapping[Spot, str]
 
 
-def survey_growth(text_loss: TextLoss, tell: Progress, kinds: Collection[str]) -> GrowthSurvey:
-    """A survey of these kinds of growth, after a check of the objective and the text."""
+def survey_growth(
+    text_loss: TextLoss, tell: Progress, kinds: Collection[str], slots: Collection[Slot] | None = None
+) -> GrowthSurvey:
+    """A survey of these kinds of growth in some layers, or in all, after a check of the objective and the text."""
     check_sentences(text_loss)
-    return GrowthSurvey(text_loss, tell, [kind for kind in GROWTH_KINDS if kind in kinds])
+    return GrowthSurvey(text_loss, tell, [kind for kind in GROWTH_KINDS if kind in kinds], slots)
 
 
 def check_sentences(text_loss: TextLoss) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import replace
-from functools import partial
+from functools import cached_property, partial
 from typing import NamedTuple, get_args
 
 import torch
@@ -57,32 +57,43 @@ class _Copy(NamedTuple):
     step: float
 
 
-def growable_layers(model: nn.Module) -> tuple[dict[Slot, Part], dict[Slot, str]]:
-    """Attention layers that can grow, and for the others the reason why they cannot, in words."""
-    reasons = {slot: refusal_to_grow(model, slot) for slot in layers_of(model)}
+def growable_layers(
+    model: nn.Module, slots: Collection[Slot] | None = None
+) -> tuple[dict[Slot, Part], dict[Slot, str]]:
+    """Attention layers that can grow, and for the others the reason why they cannot, in words.
+
+    slots    the layers to look at; all if None
+    """
+    layers = {slot: part for slot, part in layers_of(model).items() if slots is None or slot in slots}
+    reasons = {slot: refusal_to_grow(model, slot) for slot in layers}
     refused = {slot: reason for slot, reason in reasons.items() if reason is not None}
-    return {slot: part for slot, part in layers_of(model).items() if slot not in refused}, refused
+    return {slot: part for slot, part in layers.items() if slot not in refused}, refused
 
 
 class GrowthSurvey:
     """Directions of growth, from one backward pass over a text, more where new heads or frequency pairs may be added.
 
+    slots      the layers to look at; all if None
     every      how many heads each layer has
     refused    layers that cannot grow, with the reason in words
-    pairs      T of frequency pairs, for heads of layers that may turn which a pair serves better than a column
     trial      tries steps on the sentences that check
     """
 
-    def __init__(self, text_loss: TextLoss, tell: Progress, kinds: Collection[GrowthKind] = GROWTH_KINDS) -> None:
-        self.text_loss, self.tell = text_loss, tell
+    def __init__(
+        self,
+        text_loss: TextLoss,
+        tell: Progress,
+        kinds: Collection[GrowthKind] = GROWTH_KINDS,
+        slots: Collection[Slot] | None = None,
+    ) -> None:
+        self.text_loss, self.tell, self.kinds = text_loss, tell, kinds
         model = text_loss.original.model
         self.every = {slot: part.heads for slot, part in layers_of(model).items()}
-        self.layers, self.refused = growable_layers(model)
+        self.layers, self.refused = growable_layers(model, slots)
         self.outputs = {slot: output_of(part) for slot, part in self.layers.items()}
         self.heads = {slot: heads_of(part) for slot, part in self.layers.items()}
         self.sums = gather_sums(text_loss, self.outputs, partial(tell, PASSES[0]))
         self.trial = GrowthTrial(text_loss, checking_sentences(text_loss))
-        self.pairs = self._find_pairs() if "keys" in kinds else {}
         self._sample: tuple[Slot, ScoreSample] | None = None
         self._scores: dict[tuple[object, ...], list[Score]] = {}
         self._tried: dict[Score, Score] = {}
@@ -172,8 +183,15 @@ class GrowthSurvey:
 
     # --- frequency pairs ---
 
-    def _find_pairs(self) -> dict[Slot, PairSums]:
-        """Angles from a sample of each layer that may turn, then sums over the whole text for these angles."""
+    @cached_property
+    def pairs(self) -> dict[Slot, PairSums]:
+        """T of frequency pairs, for heads of layers that may turn which a pair serves better than a column.
+
+        Angles come from a sample of each of these layers, then sums over the whole text for these angles. Methods that
+        add plain columns never ask for them.
+        """
+        if "keys" not in self.kinds:
+            return {}
         slots = [slot for slot, sums in self.sums.items() if sums.may_turn and not slot.crosses]
         angles: dict[Slot, dict[int, float]] = {}
         for done, slot in enumerate(slots):
