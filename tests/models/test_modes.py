@@ -18,6 +18,7 @@ from attnworks.exam.measure import MeasureContext
 from attnworks.exam.measures.rank import Rank
 from attnworks.exam.measures.saturation import Saturation
 from attnworks.models import AttentionConfig, TransformerConfig
+from attnworks.models.modes import in_float64
 from attnworks.text.passages import Passage, Text
 from attnworks.text.tokens import TokenRow, collate
 from attnworks.text.vocabulary import Vocabulary
@@ -91,6 +92,14 @@ def test_labels_count_the_lines_of_the_text() -> None:
     passages = [Passage(Text(text)) for text in (TEXTS[0], "dog", TEXTS[1])]
     text = OwnSubject(model, "small", vocabulary).read(passages, batch_tokens=4096)  # pyright: ignore
     assert text.passages == 3 and sorted(text.batch(0)[1].tolist()) == [0, 2] and text.dropped == 1
+
+
+def test_gradients_can_be_taken_after_float64_under_inference_mode() -> None:
+    layer = torch.nn.Linear(5, 3)
+    with torch.inference_mode(), in_float64(layer):
+        assert layer(torch.ones(2, 5, dtype=torch.float64)).dtype == torch.float64
+    layer(torch.ones(2, 5, requires_grad=True)).sum().backward()
+    assert layer.weight.dtype == torch.float32 and layer.weight.grad is not None
 
 
 @pytest.mark.parametrize(

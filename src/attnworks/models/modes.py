@@ -36,18 +36,21 @@ def eval_mode(model: object) -> Iterator[None]:
 def in_float64(model: nn.Module, wanted: bool = True) -> Iterator[None]:
     """Inside, the model computes in float64 if `wanted`; afterwards every tensor has its own type again.
 
-    Differences between tokens can be so small that float32 loses them.
+    Differences between tokens can be so small that float32 loses them. Gradients of the model can be taken afterwards,
+    also where this is used under `torch.inference_mode`.
     """
     everything = (*model.parameters(), *model.buffers()) if wanted else ()
     before = [(tensor, tensor.dtype) for tensor in everything if tensor.is_floating_point()]
-    for tensor, _ in before:
-        tensor.data = tensor.data.double()
+    with torch.inference_mode(False):
+        for tensor, _ in before:
+            tensor.data = tensor.data.double()
     try:
         with plain_experts(model):
             yield
     finally:
-        for tensor, dtype in before:
-            tensor.data = tensor.data.to(dtype)
+        with torch.inference_mode(False):
+            for tensor, dtype in before:
+                tensor.data = tensor.data.to(dtype)
 
 
 @contextmanager
