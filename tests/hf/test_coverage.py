@@ -80,7 +80,7 @@ def test_the_goals_are_met(tmp_path: Path) -> None:
 def test_the_weights_that_are_seen_are_those_that_transformers_returns(model_type: str, causal: bool) -> None:
     tiny = tiny_model(model_type)
     tiny.model.set_attn_implementation("eager")
-    with attention_calls(tiny.model, "interface", 1) as calls, torch.no_grad():
+    with attention_calls(tiny.model, 1) as calls, torch.no_grad():
         attentions = tiny.model(**tiny.inputs, output_attentions=True).attentions
     assert len(calls.weights) == len(attentions)
     for P, returned in zip(calls.weights, attentions, strict=True):
@@ -92,7 +92,7 @@ def test_the_weights_that_are_seen_are_those_that_transformers_returns(model_typ
 def test_weights_in_a_models_own_code_are_those_that_transformers_returns(model_type: str) -> None:
     tiny = tiny_model(model_type)
     tiny.model.set_attn_implementation("eager")
-    with attention_calls(tiny.model, "softmax", 1) as calls, torch.no_grad():
+    with attention_calls(tiny.model, 1) as calls, torch.no_grad():
         attentions = tiny.model(**tiny.inputs, output_attentions=True).attentions
     for P, returned in zip(calls.weights, attentions, strict=True):
         torch.testing.assert_close(P, returned)

@@ -1,7 +1,7 @@
 """The attention calls of a model under its `eager` implementation: their weights, and heads set to zero.
 
 This knows nothing of how attnworks observes and changes models, so that it can check that. It replaces the function
-`eager_attention_forward` of a modeling file; in files without one it follows what `softmax` returns to the product.
+`eager_attention_forward` of a modeling file; outside of it, it follows what `softmax` returns to the product.
 """
 
 from __future__ import annotations
@@ -10,14 +10,12 @@ import sys
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any
 from unittest.mock import patch
 
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-Way = Literal["interface", "softmax"]
-WAYS: tuple[Way, ...] = ("interface", "softmax")
 EAGER = "eager_attention_forward"
 SOFTMAX = {"softmax"}
 PRODUCTS = {"matmul", "bmm", "__matmul__"}
@@ -64,23 +62,23 @@ class AttentionCalls:
 
 @contextmanager
 def attention_calls(
-    model: nn.Module, way: Way, batch: int, zero: Mapping[int, Collection[int]] | None = None
+    model: nn.Module, batch: int, zero: Mapping[int, Collection[int]] | None = None
 ) -> Iterator[AttentionCalls]:
     """Within this context a forward pass of the model on `batch` sentences, which must be `eager`, is recorded."""
     calls = AttentionCalls(zero or {})
     with ExitStack() as stack:
-        if way == "softmax":
-            stack.enter_context(_SoftmaxProducts(calls, batch))
+        products = stack.enter_context(_SoftmaxProducts(calls, batch))
         for file in {sys.modules[type(module).__module__] for module in model.modules()}:
-            if way == "interface" and (original := vars(file).get(EAGER)) is not None:
-                stack.enter_context(patch.object(file, EAGER, _recorded(original, calls)))
+            if (original := vars(file).get(EAGER)) is not None:
+                stack.enter_context(patch.object(file, EAGER, _recorded(original, calls, products)))
         yield calls
 
 
-def _recorded(original: Any, calls: AttentionCalls) -> Any:
+def _recorded(original: Any, calls: AttentionCalls, products: _SoftmaxProducts) -> Any:
     def attend(module: nn.Module, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
-        outputs, weights = original(module, *args, **kwargs)  # [b i h v], [b h i j]
-        return calls.add(weights, outputs, 2), weights
+        with products.paused():
+            outputs, weights = original(module, *args, **kwargs)  # [b i h v], [b h i j]
+            return calls.add(weights, outputs, 2), weights
 
     return attend
 
@@ -93,10 +91,20 @@ class _SoftmaxProducts(TorchFunctionMode):
         self.calls, self.batch = calls, batch
         self.held: dict[int, Tensor] = {}
         """id of a tensor -> the tensor itself: it is kept, so that no other gets its id."""
+        self.is_paused = False
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """Within this context nothing is followed."""
+        self.is_paused = True
+        try:
+            yield
+        finally:
+            self.is_paused = False
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result, name = func(*args, **(kwargs or {})), getattr(func, "__name__", "")
-        if not isinstance(result, Tensor) or not args:
+        if self.is_paused or not isinstance(result, Tensor) or not args:
             return result
         holds = id(args[0]) in self.held
         if name in PRODUCTS and holds:

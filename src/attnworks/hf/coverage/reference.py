@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from attnworks.core.errors import short_message
 from attnworks.core.places import HeadId, Slot
 from attnworks.hf import quiet
-from attnworks.hf.coverage.calls import WAYS, Way, attention_calls
+from attnworks.hf.coverage.calls import attention_calls
 from attnworks.hf.tiny_config import configs_in
 from attnworks.hf.tiny_text import TEXTS
 from attnworks.text.passages import Passage, Text
@@ -60,6 +60,7 @@ class Reference:
 
     source     tokens of the only or first side that are not padding: [b, i]
     real       the same of the side that the outputs belong to
+    compared   the same where the outputs of the model are finite: some types give none for padded sentences
     outputs    logits, or hidden states of a model without an output layer: [b, i, e]
     """
 
@@ -74,13 +75,16 @@ class Reference:
         self.real = read["decoder_attention_mask"].bool() if "decoder_attention_mask" in read else self.source
         takes = inspect.signature(model.forward).parameters
         self.inputs = {name: value for name, value in {**read, "use_cache": False}.items() if name in takes}
-        self.way: Way
-        self.way, self.weights = self._recorded()
-        self.outputs = run(self.model, self.inputs)
+        self.outputs, self.weights = self._run_recorded(self.inputs)
+        if not self.weights:
+            raise NotCheckedError("its attention is neither a call of the interface nor softmax times values")
         if self.outputs.shape[:2] != self.real.shape:
             raise NotCheckedError(
                 f"outputs of shape {list(self.outputs.shape)} for tokens of shape {list(self.real.shape)}"
             )
+        self.compared = self.real & self.outputs.isfinite().all(-1)
+        if not bool(self.compared.any()):
+            raise NotCheckedError("the outputs of the model are not finite")
 
     def entropies(self) -> dict[str, list[Tensor]]:
         """Kind of attention -> mean entropy of each head [h] in each of its calls, of the texts in one padded batch.
@@ -101,7 +105,7 @@ class Reference:
                 name: value[text : text + 1, self._real(name)[text]] if isinstance(value, Tensor) else value
                 for name, value in self.inputs.items()
             }
-            weights = self._run_recorded(self.way, inputs)[1]
+            weights = self._run_recorded(inputs)[1]
             for kind, P in zip(self.kinds(), weights, strict=True):
                 found.setdefault(kind, []).append(mean_entropy(P, torch.ones(1, P.shape[2], dtype=torch.bool)))
         return {
@@ -115,9 +119,9 @@ class Reference:
         return self.real if name.startswith("decoder") else self.source
 
     def kinds(self) -> list[str]:
-        """The kind of each call: by the lengths of its sides in an encoder-decoder; else "" for all."""
+        """The kind of each call, by the lengths of its sides: "" for self-attention in a model with one side."""
         if not self.two_sided:
-            return [""] * len(self.weights)
+            return ["" if P.shape[2] == P.shape[3] else "other" for P in self.weights]
         source, target = self.inputs["input_ids"].shape[1], self.inputs["decoder_input_ids"].shape[1]
         names = {(source, source): "encoder", (target, target): "decoder", (target, source): "cross"}
         return [names.get((P.shape[2], P.shape[3]), "other") for P in self.weights]
@@ -130,7 +134,7 @@ class Reference:
         zero: defaultdict[int, list[int]] = defaultdict(list)
         for head in heads:
             zero[self._call(head.slot, layers)].append(head.head)
-        return self._run_recorded(self.way, self.inputs, zero)[0]
+        return self._run_recorded(self.inputs, zero)[0]
 
     @property
     def two_sided(self) -> bool:
@@ -144,17 +148,10 @@ class Reference:
             raise NotCheckedError(f"the model calls attention {len(calls)} times and has {len(named)} named layers")
         return calls[named.index(slot.layer)]
 
-    def _recorded(self) -> tuple[Way, list[Tensor]]:
-        for way in WAYS:
-            weights = self._run_recorded(way, self.inputs)[1]
-            if weights:
-                return way, weights
-        raise NotCheckedError("its attention is neither a call of the interface nor softmax times values")
-
     def _run_recorded(
-        self, way: Way, inputs: dict[str, Any], zero: Mapping[int, Collection[int]] | None = None
+        self, inputs: dict[str, Any], zero: Mapping[int, Collection[int]] | None = None
     ) -> tuple[Tensor, list[Tensor]]:
-        with attention_calls(self.model, way, len(inputs["input_ids"]), zero) as calls:
+        with attention_calls(self.model, len(inputs["input_ids"]), zero) as calls:
             outputs = run(self.model, inputs)
         return outputs, calls.weights
 

@@ -17,6 +17,9 @@ from attnworks.core.places import HeadId, Slot
 from attnworks.hf import quiet
 from attnworks.hf.coverage.reference import NotCheckedError, Reference, WrongNumbersError, checking, passages, run
 from attnworks.hf.tiny_text import tiny_tokenizer
+from attnworks.text.tokens import Batch
+from attnworks.training.objectives.contract import Outputs
+from attnworks.training.objectives.sentences import embeddings
 
 ENTROPY_TOLERANCE = 1e-5
 SAME_MECHANISMS = ("dense", "window:window=99")
@@ -36,6 +39,9 @@ class Case:
         self.texts = passages(model)
         self.given: dict[str, Any] = {"texts": self.texts, "tokenizer": self.tokenizer}
         self.precise = next(model.parameters()).dtype == torch.float64
+        abilities = attnworks.wrap(model, self.tokenizer).abilities
+        self.to_grow = self.given if abilities.vocabulary else {**self.given, "objective": distance_to_axis}
+        """A model without an output layer grows by an objective of the user's own."""
 
     @functools.cached_property
     def reference(self) -> Reference:
@@ -75,12 +81,16 @@ class Case:
 
         effect    how much the change moves them
         """
-        real = self.reference.real
-        error = (got - wanted)[real].abs().max().item()
+        error = (got - wanted)[self.reference.compared].abs().max().item()
         if not error <= (1e-5 if self.precise else 1e-2) * effect:
             raise WrongNumbersError(
                 f"{what}: outputs differ by {error:.1e}, where the change moves them by {effect:.1e}"
             )
+
+
+def distance_to_axis(outputs: Outputs, batch: Batch) -> Tensor:
+    """How far the embedding of each sentence is from the first axis: [b]."""
+    return 1 - embeddings(outputs, batch)[:, 0]
 
 
 def try_examine(case: Case) -> str:
@@ -159,7 +169,7 @@ def check_pruned(case: Case, model: Any, receipt: Any) -> str:
     ]
     with checking():
         wanted = reference.without(gone, case.heads)
-    effect = (wanted - reference.outputs)[reference.real].abs().max().item()
+    effect = (wanted - reference.outputs)[reference.compared].abs().max().item()
     if not gone or effect < 1e-6:
         raise NotCheckedError("the heads that were cut do not affect the outputs")
     case.check_outputs(run(model, reference.inputs), wanted, effect, "a pruned model and one with these heads at zero")
@@ -185,13 +195,13 @@ def try_project(case: Case) -> str:
 def try_grow(kind: str, case: Case) -> str:
     """Two columns: zeros, which must change nothing; others, which must; and those that lower the loss, if any do."""
     where = f"{next(iter(case.heads))}.0:{kind}=2"
-    new, _ = attnworks.grow(case.model, where=where, by="zero", **case.given)
+    new, _ = attnworks.grow(case.model, where=where, by="zero", **case.to_grow)
     check_unchanged(case, new.model, f"a model with {where} of zeros")
-    new, _ = attnworks.grow(case.model, where=where, by="random", **case.given)
+    new, _ = attnworks.grow(case.model, where=where, by="random", **case.to_grow)
     if torch.equal(run(new.model, case.reference.inputs), case.reference.outputs):
         raise WrongNumbersError(f"{where} of random numbers changes nothing")
     try:
-        attnworks.grow(case.model, where=where, **case.given)
+        attnworks.grow(case.model, where=where, **case.to_grow)
     except attnworks.reshape.NoBottleneckError:
         return "zeros change nothing; no direction lowers the loss of these few texts"
     return "zeros change nothing; a direction lowers the loss"
@@ -199,7 +209,8 @@ def try_grow(kind: str, case: Case) -> str:
 
 def check_unchanged(case: Case, model: Any, what: str) -> None:
     reference = case.reference
-    case.check_outputs(run(model, reference.inputs), reference.outputs, reference.outputs.abs().max().item(), what)
+    size = reference.outputs[reference.compared].abs().max().item()
+    case.check_outputs(run(model, reference.inputs), reference.outputs, size, what)
 
 
 def try_undo(case: Case) -> str:
