@@ -203,7 +203,11 @@ class HFSubject(Subject):
         last = batch.source if batch.target is None else batch.target
         with last_stream(model, last.ids.shape) as hidden:
             outputs = model(**accepted(model, given))
-        return Outputs(hidden.tensor(self.name), outputs.logits if logits else None)
+        found = outputs.logits if logits else None
+        if found is not None and self.abilities.vocabulary and found.shape[:2] != last.ids.shape:
+            expected, got = f"one row for each of {last.ids.shape[1]} tokens", f"{found.shape[1]} rows"
+            raise UsageError(f"logits of {self.name}", expected, got, "choose what needs no loss, or another model")
+        return Outputs(hidden.tensor(self.name), found)
 
     def _token_ids(self, batch: Batch) -> dict[str, Any]:
         """The model's arguments. MobileBERT's embedding of a token also reads the next one, which may be padding.
