@@ -168,7 +168,7 @@ def measured_cost(
     copies = (
         sum(of_layer.scale is not None and of_layer.linear for of_layer in sums.values()) if "heads" in kinds else 0
     )
-    heads = sum(len(heads_of(part)) for part in layers.values())
+    heads = sum(part.heads for part in layers.values())
     places = 0 if given else heads * len({*kinds} - {"heads"}) + copies
     return GrowthCost(
         sentences=sentences,

@@ -85,8 +85,7 @@ class Grow(Reshape):
 
     def asked(self, model: nn.Module) -> Widths | None:
         """Places, kinds and widths that were asked for; None if they are to be chosen."""
-        layers = layers_of(model)
-        counts = {slot: len(heads_of(part)) for slot, part in layers.items()}
+        counts = {slot: part.heads for slot, part in layers_of(model).items()}
         return None if self.where == AUTO else read_places(self.where, counts)
 
     def make(self, context: ReshapeContext) -> ReshapeResult:
