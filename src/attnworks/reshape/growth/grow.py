@@ -24,7 +24,7 @@ from attnworks.reshape.growth.places import NoBottleneckError, Spot, Widths, no_
 from attnworks.reshape.growth.score import GrowthTrial, Score
 from attnworks.reshape.growth.statistics import MIN_SENTENCES
 from attnworks.reshape.growth.survey import GROWTH_KINDS, GrowthSurvey
-from attnworks.reshape.surgery import check_can_grow, layers_of
+from attnworks.reshape.surgery import attention_parts, check_can_grow, layers_of
 from attnworks.traces.loss import TextLoss
 
 REFIT_METHOD = "document"
@@ -85,7 +85,7 @@ class Grow(Reshape):
 
     def asked(self, model: nn.Module) -> Widths | None:
         """Places, kinds and widths that were asked for; None if they are to be chosen."""
-        counts = {slot: part.heads for slot, part in layers_of(model).items()}
+        counts = {slot: part.heads for slot, part in attention_parts(model, cross=True).items()}
         return None if self.where == AUTO else read_places(self.where, counts)
 
     def make(self, context: ReshapeContext) -> ReshapeResult:

@@ -12,7 +12,7 @@ from torch import nn
 from attnworks.core.checks import choice, number, one_of_options, text
 from attnworks.core.display import counted
 from attnworks.core.errors import AttnworksError, UsageError
-from attnworks.core.places import HeadId, Slot, select_heads
+from attnworks.core.places import NO_HEADS, HeadId, Slot, select_heads
 from attnworks.exam.lineage import HeadMap
 from attnworks.hf.cut.recipe import Form
 from attnworks.hf.standard import to_standard
@@ -21,6 +21,7 @@ from attnworks.reshape.contract import AUTO, RESHAPES, Reshape, ReshapeContext, 
 from attnworks.reshape.pruning.ranking import RANKINGS, rank
 from attnworks.reshape.surgery import (
     PruneUnit,
+    attention_parts,
     check_can_keep,
     heads_off,
     keep_heads_by_layer,
@@ -76,13 +77,13 @@ class Prune(Reshape):
             heads = [head for unit in self.chosen(model) for head in unit]
             for slot, kept in _left(heads_by_layer(model), heads).items():
                 check_can_keep(model, slot, kept)
-        elif not units_of(model):
-            asked, expected = f"pruning {type(model).__name__}", "a transformer whose layers have heads of their own"
-            got = "no heads that could go: none are left" if heads_by_layer(model) else "no layer whose heads can go"
-            raise UsageError(asked, expected, got, "choose another model")
+        else:
+            _check_can_prune(model)
 
     def chosen(self, model: nn.Module) -> list[PruneUnit]:
         """The heads that are asked for by name, each with itself in the layers that share its weights."""
+        if self.heads.strip() != NO_HEADS:
+            _check_can_prune(model)
         named = {*select_heads(self.heads, {slot: len(heads) for slot, heads in heads_by_layer(model).items()})}
         return [unit for unit in units_of(model, alone=True) if named & {*unit}]
 
@@ -150,13 +151,24 @@ def _first(order: Sequence[PruneUnit], keep: float) -> list[PruneUnit]:
 
 def heads_by_layer(model: nn.Module) -> dict[Slot, list[int]]:
     """The number of the group, for keys and values, of every head of every layer that heads can go from."""
-    found: dict[Slot, list[int]] = {}
-    for slot, part in layers_of(model).items():
-        groups = part.groups()
-        some = [head for head, group in enumerate(groups) if group]
-        if all(refusal_to_shrink(model, slot, kept) is None for kept in ([], some)):
-            found[slot] = groups
-    return found
+    layers = layers_of(model)
+    return {slot: part.groups() for slot, part in layers.items() if _refusal(model, slot, part.groups()) is None}
+
+
+def _refusal(model: nn.Module, slot: Slot, groups: Sequence[int]) -> str | None:
+    """Why neither all heads of a layer nor those of one group can go, in words; None if they can."""
+    some = [head for head, group in enumerate(groups) if group]
+    return refusal_to_shrink(model, slot, some) or refusal_to_shrink(model, slot, [])
+
+
+def _check_can_prune(model: nn.Module) -> None:
+    """Refuse a model in which no head can be cut, with the reason for its first layer."""
+    layers = attention_parts(model, cross=True)
+    reasons = {slot: _refusal(model, slot, part.groups()) for slot, part in layers.items()}
+    refused = {slot: reason for slot, reason in reasons.items() if reason is not None}
+    if len(refused) == len(layers) or not units_of(model):
+        got = next((f"{reason} in {slot}" for slot, reason in refused.items()), "none that are left")
+        raise UsageError(f"pruning {type(model).__name__}", "heads that can be cut", got, "choose another model")
 
 
 def units_of(model: nn.Module, *, alone: bool = False) -> list[PruneUnit]:
