@@ -71,11 +71,14 @@ class CutPass:
 def has_matrix(module: nn.Module) -> bool:
     """Whether a module without other parameters inside has a matrix: a linear map, an embedding, a convolution.
 
-    A linear map of attnworks may have a matrix without storing it (`matrix_of`).
+    A linear map of attnworks may have a matrix without storing it (`matrix_of`). A norm with a weight and a bias for
+    each channel of each head (Chameleon) has none.
     """
     if hasattr(module, "linear_map"):
         return True
     own = list(module.parameters(recurse=False))
+    if len(own) == 2 and own[0].shape == own[1].shape:
+        return False
     return any(p.dim() >= 2 and p.is_floating_point() for p in own) and len(own) == sum(1 for _ in module.parameters())
 
 
