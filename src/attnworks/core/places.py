@@ -91,7 +91,7 @@ def select_heads(pattern: str, heads: Mapping[Slot, int]) -> list[HeadId]:
         return []
     asked = f"heads {pattern!r}"
     if not every:
-        raise UsageError(asked, "a model with heads to choose", "none, or shared by layers", "choose another model")
+        raise UsageError(asked, "a model with heads to choose", "none", "choose another model")
     selected: set[HeadId] = set()
     for part in (part.strip() for part in pattern.split(",")):
         found = [head for head in every if names_head(part, head, short=len(kinds) == 1)]

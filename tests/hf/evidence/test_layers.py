@@ -18,7 +18,19 @@ from tests.model_helpers import the
 from tests.tiny_models import TINY, inputs, shared
 
 VARIOUS = (
-    *("cohere", "dbrx", "falcon_h1", "gemma2", "glm", "gpt_bigcode", "gpt_oss", "granite", "jamba", "minimax"),
+    *(
+        "chameleon",
+        "cohere",
+        "dbrx",
+        "falcon_h1",
+        "gemma2",
+        "glm",
+        "gpt_bigcode",
+        "gpt_oss",
+        "granite",
+        "jamba",
+        "minimax",
+    ),
     *("modernbert", "nemotron", "olmo", "persimmon", "phi", "phi3", "qwen3", "qwen3_next", "stablelm", "starcoder2"),
 )
 """Fused, woven and grouped projections, norms of queries and keys, gates, sinks, mixed blocks."""

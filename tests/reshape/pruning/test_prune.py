@@ -19,6 +19,7 @@ from attnworks.cli import main
 from attnworks.core.errors import AttnworksError, UsageError
 from attnworks.core.places import HeadId, Slot
 from attnworks.hf.subject import HFSubject
+from attnworks.hf.tiny import tiny_model
 from attnworks.models import build
 from attnworks.models.build import PRESETS
 from attnworks.models.folder import weights_fingerprint
@@ -204,8 +205,15 @@ def test_mistakes(options: dict[str, Any], told: str) -> None:
 
 
 def test_models_without_heads_of_their_own() -> None:
-    with pytest.raises(UsageError, match=r"^pruning Recurrent: expected a transformer"):
+    with pytest.raises(UsageError, match=r"^other heads: expected a transformer, got a recurrent model"):
         Prune(keep=0.5).check(build(recurrent_config(), seed=0))
+
+
+@pytest.mark.parametrize("options", [{"keep": 0.5}, {"heads": "dec.0.1"}], ids=str)
+def test_the_reason_why_no_head_can_go(options: dict[str, Any]) -> None:
+    got = r"got heads that are mixed before the output projection in dec\.0; choose another model$"
+    with pytest.raises(UsageError, match=rf"^pruning BitNetForCausalLM: expected heads that can be cut, {got}"):
+        Prune(**options).check(tiny_model("bitnet").model)
 
 
 @pytest.mark.parametrize("name", ["albert", "albert-groups"])
@@ -369,7 +377,7 @@ def test_replaying_a_swap_puts_the_same_mechanisms_there(tmp_path: Path) -> None
 
 def test_without_any_head(tmp_path: Path) -> None:
     none, _ = prune(model_of(), keep=0)
-    with pytest.raises(UsageError, match="none are left"):
+    with pytest.raises(UsageError, match="none that are left"):
         prune(none, keep=0.5)
-    with pytest.raises(UsageError, match="none, or shared by layers"):
+    with pytest.raises(UsageError, match="none that are left"):
         prune(none, heads="enc.0.0")
