@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 from unittest.mock import patch
 
+import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
@@ -75,12 +76,22 @@ def attention_calls(
 
 
 def _recorded(original: Any, calls: AttentionCalls, products: _SoftmaxProducts) -> Any:
-    def attend(module: nn.Module, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
+    def attend(module: nn.Module, Q: Tensor, K: Tensor, V: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
         with products.paused():
-            outputs, weights = original(module, *args, **kwargs)  # [b i h v], [b h i j]
-            return calls.add(weights, outputs, 2), weights
+            outputs, weights = original(module, Q, K, V, *args, **kwargs)  # [b i h v], [b h i j]
+            return calls.add(_scaled(weights, outputs, V), outputs, 2), weights
 
     return attend
+
+
+def _scaled(weights: Tensor, outputs: Tensor, V: Tensor) -> Tensor:
+    """The weights with one factor for each query, where the outputs have it: a sink applied after softmax (Granite)."""
+    Y = outputs.transpose(1, 2)
+    if weights.shape[-1] != V.shape[2] or Y.shape[-1] != V.shape[-1]:
+        return weights
+    PV = weights @ V.repeat_interleave(weights.shape[1] // V.shape[1], 1)
+    factor = ((Y * PV).sum(-1, keepdim=True) / (PV * PV).sum(-1, keepdim=True)).nan_to_num(1.0)
+    return weights * factor if torch.allclose(factor * PV, Y, rtol=1e-5) else weights
 
 
 class _SoftmaxProducts(TorchFunctionMode):
