@@ -14,6 +14,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+POSITION_BIAS = "relative_attention_bias"
+"""The name of the table of the position bias in the attention module that holds it."""
 ORIGINS = "attnworks_origins"
 """The attribute of an attention module that holds the numbers of its heads in the original layer, -1 for new ones."""
 

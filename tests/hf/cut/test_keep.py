@@ -46,7 +46,7 @@ def removed(model: Any, kept: Kept) -> dict[str, set[int]]:
     return {layer.path: {*range(layer.heads)} - {*kept[layer.slots[0]]} for layer in layers if layer.slots[0] in kept}
 
 
-@pytest.mark.parametrize("name", [name for name in SOME_TYPES if name != "t5"])  # its second cut is refused
+@pytest.mark.parametrize("name", SOME_TYPES)
 def test_cut_saved_and_cut_again(name: str, tmp_path: Path) -> None:
     model = copy.deepcopy(tiny(name))
     kept = different_choices(model)
@@ -108,6 +108,19 @@ def test_stored_where_the_plain_form_fails(monkeypatch: pytest.MonkeyPatch) -> N
     proof = Proof(model, removed(model, kept))
     assert keep_heads_by_layer(model, kept) == {Slot("encoder", 0): "stored", Slot("encoder", 1): "plain"}
     assert proof.problem(model) is None
+
+
+def test_a_position_bias_of_a_layer_that_lost_its_heads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The next layer, stored, gives up columns of the table from which the empty layer selects none."""
+    model = copy.deepcopy(tiny("t5"))
+    keep_heads(model, Slot("encoder", 0), [])
+    table = "encoder.block.0.layer.0.SelfAttention.relative_attention_bias"
+    monkeypatch.setattr(keep_module, "learned_recipe", lambda *given, **more: None)
+    kept = {Slot("encoder", 1): [*range(1, layers_of(model)[Slot("encoder", 1)].heads)]}
+    proof = Proof(model, removed(model, kept))
+    assert keep_heads_by_layer(model, kept) == {Slot("encoder", 1): "stored"}
+    assert proof.problem(model) is None
+    assert model.get_submodule(table).weight.shape[1] == len(kept[Slot("encoder", 1)])
 
 
 def test_refused_as_a_whole(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,7 +16,7 @@ from attnworks.hf.cut.stored import is_stored
 from attnworks.hf.head_modules import HeadsOut
 from attnworks.hf.layout import AttentionLayout
 from attnworks.hf.linear import matrix_of
-from attnworks.hf.position_bias import has_position_bias
+from attnworks.hf.position_bias import POSITION_BIAS, has_position_bias
 
 
 @dataclass(frozen=True, eq=False)
@@ -95,10 +95,11 @@ def plain_recipe(
 
 
 def plain_removal(place: Place, kept: Sequence[int], *, selects_positions: bool) -> Removal:
-    """What goes; a position bias whose slices are selected stays whole."""
+    """What goes; a position bias whose slices are selected stays whole, in whichever layer it is."""
     removal = place.removal(kept)
     if selects_positions and has_position_bias(place.attention):
-        removal.columns.pop(f"{place.layer.path}.relative_attention_bias", None)
+        for path in [path for path in removal.columns if path.endswith(f".{POSITION_BIAS}")]:
+            del removal.columns[path]
     return removal
 
 

@@ -32,9 +32,12 @@ def is_stored(module: nn.Module) -> bool:
 
 
 def store_outputs(module: nn.Module, kept: Int[Tensor, " c"], columns: int, undo: ExitStack) -> None:
-    """Give zeros for all but these of the columns of the output; `kept` counts those that the module has now."""
+    """Give zeros for all but these of the columns of the output; `kept` counts those that the module has now.
+
+    Other hooks of the module run later, on the output with all columns.
+    """
     if getattr(module, OUTPUTS, None) is None:
-        undo.callback(module.register_forward_hook(_fill_with_zeros).remove)
+        undo.callback(module.register_forward_hook(_fill_with_zeros, prepend=True).remove)
         setattr(module, ALL_OUTPUTS, columns)
     _set_numbers(module, OUTPUTS, kept, undo)
 
