@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import copy
+from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from attnworks.hf.anatomy import layout_of
 from attnworks.hf.standard import to_standard
+from attnworks.models.modes import use_plain_experts
 from attnworks.reshape.surgery import keep_heads_by_layer, layers_of
-from tests.hf.cut.cut_helpers import tiny
+from tests.hf.cut.cut_helpers import assert_same, read, tiny
 
 PLAIN = (
     "apertus",
@@ -20,7 +23,6 @@ PLAIN = (
     "granite",
     "llama",
     "mistral",
-    "olmo2",
     "phi3",
     "qwen3",
     "qwen3_moe",
@@ -41,10 +43,55 @@ def evenly(model: Any, *, groups: bool) -> Any:
     return new
 
 
+@pytest.mark.parametrize("groups", [True, False])
+@pytest.mark.parametrize("name", PLAIN)
+def test_equal_numbers_of_heads(name: str, groups: bool, tmp_path: Path) -> None:
+    """Opened by transformers alone, with weights and constants in float32, which the tiny model has too."""
+    if not groups and len(layout_of(tiny(name)).layers[0].shares) == layout_of(tiny(name)).layers[0].heads:
+        return
+    model = evenly(copy.deepcopy(tiny(name)).float().double(), groups=groups)
+    plain: Any = to_standard(model)
+    assert plain is not model and not any(entry.startswith("attnworks") for entry in vars(plain.config))
+    assert_same(read(plain), read(model))
+    plain.save_pretrained(tmp_path / "plain")
+    opened = type(plain).from_pretrained(tmp_path / "plain", dtype=torch.float32).double()
+    use_plain_experts(opened)
+    for found, expected in zip(read(opened), read(model), strict=True):
+        torch.testing.assert_close(found, expected)
+    assert {part.heads for part in layers_of(opened).values()} == {part.heads for part in layers_of(model).values()}
+
+
 @pytest.mark.parametrize("name", OURS)
 def test_families_without_an_entry_for_the_width(name: str) -> None:
     model = evenly(tiny(name), groups=True)
     assert to_standard(model) is model
+
+
+@pytest.mark.parametrize("groups", [True, False])
+def test_a_norm_over_all_heads(groups: bool) -> None:
+    """The queries and keys of removed heads stay in the root mean square, so that no config has fewer of them."""
+    model = evenly(tiny("olmo2"), groups=groups)
+    assert to_standard(model) is model
+
+
+def test_a_position_bias_in_each_stack() -> None:
+    """The tables of encoder and decoder keep the columns of different heads."""
+    model = copy.deepcopy(tiny("t5"))
+    parts = layers_of(model)
+    kept = {slot: [*range(5)] if slot.kind == "encoder" else [*range(part.heads)][-5:] for slot, part in parts.items()}
+    keep_heads_by_layer(model, kept)
+    plain = to_standard(model)
+    assert plain is not model
+    assert_same(read(plain), read(model))
+
+
+@pytest.mark.parametrize("implementation", ["eager", "sdpa"])
+def test_implementations_stay(implementation: str) -> None:
+    model = copy.deepcopy(tiny("qwen3_moe"))
+    model.set_attn_implementation(implementation)
+    plain: Any = to_standard(evenly(model, groups=True))
+    assert plain.config._attn_implementation == implementation
+    assert plain.config._experts_implementation == model.config._experts_implementation == "eager"
 
 
 def test_numbers_that_differ() -> None:

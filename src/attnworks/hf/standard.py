@@ -21,13 +21,13 @@ from attnworks.hf.cut.keep import CUTS_ENTRY
 from attnworks.hf.cut.proof import distance, running, runs_of
 from attnworks.hf.heads import HEADS_ENTRY
 from attnworks.hf.layout import AttentionLayout
+from attnworks.hf.position_bias import POSITION_BIAS
 from attnworks.hf.tiny_sizes import ATTRIBUTES
 from attnworks.models.folder import fill
 
 HEAD_COUNTS, KEY_HEAD_COUNTS, HEAD_WIDTHS = (ATTRIBUTES[name].split() for name in ("heads", "groups", "width"))
 WIDTH_ENTRY = "head_dim"
 """Entry for the width of a head, which many models read where their config has it."""
-POSITION_BIAS = "relative_attention_bias.weight"
 ROUNDING_STEPS = 16
 """The largest error of the outputs of the new model, in units of the rounding error of their type."""
 
@@ -42,8 +42,9 @@ def to_standard(model: nn.Module) -> nn.Module:
     kept: Mapping[str, list[int]] = getattr(config, HEADS_ENTRY)
     if not layers or not all(layer.heads and str(slot) in kept for layer in layers for slot in layer.slots):
         return model
+    heads = {layer.path: kept[str(layer.slots[0])] for layer in layers}
     for plain in _configs(config, layers):
-        if (new := _rebuilt(model, plain, next(iter(kept.values())))) is not None and _equal(model, new):
+        if (new := _rebuilt(model, plain, heads)) is not None and _equal(model, new):
             return new
     return model
 
@@ -65,7 +66,10 @@ def _configs(config: Any, layers: tuple[AttentionLayout, ...]) -> Iterator[Any]:
                     setattr(text, name, value)
             for name in (*(name for name in HEAD_WIDTHS if hasattr(text, name)), *names):
                 setattr(text, name, *widths)
-            yield type(config).from_dict(new.to_dict())
+            plain: Any = type(config).from_dict(new.to_dict())
+            for implementation in ("_attn_implementation", "_experts_implementation"):
+                setattr(plain, implementation, getattr(config, implementation))
+            yield plain
         except Exception:  # transformers refuses the numbers
             continue
 
@@ -95,12 +99,12 @@ def _key_heads(layer: AttentionLayout) -> int:
     return len({*layer.key_of})
 
 
-def _rebuilt(model: Any, config: Any, heads: list[int]) -> Any:
-    """The model with its weights under this config, and its position bias cut to these heads; None if it has others."""
-    old = {
-        name: T[:, heads] if name.endswith(POSITION_BIAS) and T.shape[1] > len(heads) else T
-        for name, T in tensors_of(model).items()
-    }
+def _rebuilt(model: Any, config: Any, heads: Mapping[str, list[int]]) -> Any:
+    """The model with its weights under this config, and its position biases cut to the heads; None if it has others.
+
+    heads    path of an attention module -> the original numbers of the heads that are left
+    """
+    old = {name: _of_heads(name, T, heads) for name, T in tensors_of(model).items()}
     try:
         with quiet(), torch.device("meta"):
             if not _same_shapes(tensors_of(type(model)(copy.deepcopy(config))), old):
@@ -116,6 +120,12 @@ def _rebuilt(model: Any, config: Any, heads: list[int]) -> Any:
     for name, tensor in tensors_of(new).items():
         tensor.requires_grad_(trainable[name])
     return new
+
+
+def _of_heads(name: str, T: Tensor, heads: Mapping[str, list[int]]) -> Tensor:
+    """The tensor; of the table of a position bias, which a cut leaves whole, the columns of these heads."""
+    kept = heads.get(name.removesuffix(f".{POSITION_BIAS}.weight"))
+    return T if kept is None or T.shape[1] <= len(kept) else T[:, kept]
 
 
 def _same_shapes(tensors: Mapping[str, Tensor], others: Mapping[str, Tensor]) -> bool:
