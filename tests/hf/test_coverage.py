@@ -45,6 +45,7 @@ LAYOUTS = {
     "jamba": "hybrid with state spaces",
     "bloom": "woven, its own code, biases outside of the layer",
     "falcon": "fused by group, its own code",
+    "gptj": "rotary by pairs, its own code, scores in float32",
     "deberta-v2": "relative positions in its own code",
 }
 """Model type -> what is special about its attention."""
@@ -88,7 +89,7 @@ def test_the_weights_that_are_seen_are_those_that_transformers_returns(model_typ
         assert bool((P.triu(1) == 0).all()) == causal
 
 
-@pytest.mark.parametrize("model_type", ["bloom"])
+@pytest.mark.parametrize("model_type", ["bloom", "gptj"])
 def test_weights_in_a_models_own_code_are_those_that_transformers_returns(model_type: str) -> None:
     tiny = tiny_model(model_type)
     tiny.model.set_attn_implementation("eager")

@@ -51,7 +51,7 @@ class LawLayer:
     def P(self) -> Float[Tensor, "h i j"]:
         """The attention maps of all heads: softmax of the scores, or the weights that the layer reports."""
         if self.trace.scale is not None or self.trace.weigh is None:
-            return whole_maps(self.trace)[0]
+            return whole_maps(self.trace)[0].double()  # a model may compute scores in float32
         return self.trace.weigh()[0].double()
 
     @property

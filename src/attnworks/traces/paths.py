@@ -222,7 +222,7 @@ def _given(branch: Hop | Source, C: Tensor) -> Tensor:
     """What a branch adds to paths of length 0, 1, ...: [l b i e]."""
     if isinstance(branch, Source):
         return torch.cat([C.new_zeros(branch.length, *C.shape[1:]), branch.output.unsqueeze(0)])
-    P = branch.maps()
+    P = branch.maps().to(C.dtype)  # a model may compute scores in float32
     longer = attend_frozen(branch, P, C)
     longer[0] += attention_constant(branch, P)
     return torch.cat([C.new_zeros(1, *C.shape[1:]), longer])
