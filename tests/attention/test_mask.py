@@ -259,6 +259,13 @@ def test_tables_that_hide_more_stay_tables(pattern: Tensor) -> None:
     assert both.by_rows(5, 5) is both
 
 
+def test_queries_at_the_end_are_causal_where_a_table_hides_all_later_keys() -> None:
+    window, ahead = table("..xx.", "...xx"), table("..xxx", "...xx")
+    found = Mask(dense=window).by_rows(2, 5)
+    assert found.causal and found.dense is window and not Mask(dense=window).by_rows(2, 5, last=False).causal
+    assert not Mask(dense=ahead).by_rows(2, 5).causal
+
+
 def test_heads_that_see_different_keys() -> None:
     mask = Mask(dense=torch.stack([table("xx.", "xx.", "xx."), table("xxx", "xxx", "xxx")]))
     assert mask.by_rows(3, 3) is mask

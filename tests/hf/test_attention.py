@@ -10,6 +10,7 @@ from torch import Tensor
 
 from attnworks.core.errors import UsageError
 from attnworks.hf.attention import register_mechanism
+from attnworks.hf.tiny import tiny_model
 from tests.covering import noted
 from tests.helpers import assert_close
 from tests.tiny_models import TINY, inputs
@@ -60,8 +61,16 @@ def test_writing_with_a_cache_is_writing_without(family: str, mechanism: str) ->
     model = with_attention(TINY[family].build(), register_mechanism(mechanism))
     prompt = inputs(model, padded=False)["input_ids"]
     settings = {"max_new_tokens": 9, "do_sample": False, "pad_token_id": 1, "eos_token_id": None}
-    cached, again = (model.generate(prompt, use_cache=cache, **settings) for cache in (True, False))
-    assert torch.equal(cached, again)
+    kinds: list[dict[str, Any]] = [{"use_cache": True}, {"cache_implementation": "static"}, {"use_cache": False}]
+    cached, fixed, again = (model.generate(prompt, **settings, **kind) for kind in kinds)
+    assert torch.equal(cached, again) and torch.equal(fixed, again)
+
+
+def test_positions_that_a_cache_may_have_forgotten_are_refused() -> None:
+    model = with_attention(tiny_model("mistral").model, register_mechanism("longformer:window=1,n_global=1"))
+    settings = {"max_new_tokens": 9, "do_sample": False, "pad_token_id": 1, "eos_token_id": None}
+    with pytest.raises(UsageError, match=r"n_global=1 in a model with sliding_window: .*, got sliding_window=13; "):
+        model.generate(torch.arange(10, 18)[None], **settings)
 
 
 @pytest.mark.parametrize("family", ["bart", "t5", "gpt2-cross", "bert-decoder"])

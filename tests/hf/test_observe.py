@@ -13,6 +13,7 @@ from attnworks.core.places import Slot
 from attnworks.hf import anatomy
 from attnworks.hf.anatomy import attention_kinds, forget_layout, model_kind
 from attnworks.hf.layout import ModelLayout
+from attnworks.hf.observe import attention_hook, observe_interface
 from attnworks.hf.subject import HFSubject
 from attnworks.text.tokens import Batch
 from attnworks.traces.layer import LayerTrace
@@ -193,3 +194,23 @@ def test_the_model_is_left_as_it_was() -> None:
         subject.run(batch, Keep())
     assert config_of(subject)._attn_implementation == before
     assert not any(module._forward_hooks or module._forward_pre_hooks for module in subject.model.modules())
+
+
+def test_calls_with_a_cache_of_fixed_length() -> None:
+    """Without a mask, sdpa reads the first of its places."""
+    model, sizes = TINY["llama"].build(), list[tuple[int, int]]()
+    ids = inputs(model, padded=False)["input_ids"]
+
+    def hook(module: Any, Q: Tensor, K: Tensor, V: Tensor, mask: Any, Y: Tensor, options: Any) -> None:
+        K, V = (T.repeat_interleave(Q.shape[1] // T.shape[1], 1) for T in (K, V))
+        allowed = mask.allowed(Q.shape[2], K.shape[2])
+        S = options["scaling"] * (Q @ K.mT)
+        P = (S if allowed is None else S.masked_fill(~allowed, -torch.inf)).softmax(-1)
+        torch.testing.assert_close(P @ V, Y)
+        sizes.append((Q.shape[2], K.shape[2]))
+
+    with torch.no_grad(), observe_interface(model), attention_hook(hook):
+        cache = transformers.StaticCache(config=model.config, max_cache_len=13)
+        for start, stop in ((0, 4), (4, 6)):
+            model(ids[:, start:stop], past_key_values=cache)
+    assert {*sizes} == {(4, 4), (2, 13)}

@@ -9,9 +9,11 @@ from typing import Any, NamedTuple
 import pytest
 import torch
 from torch import Tensor, nn
+from transformers import StaticCache
 
 from attnworks.attention.heads import HeadGroups, grouped
 from attnworks.attention.structured import Structured
+from attnworks.core.errors import UsageError
 from attnworks.core.places import Slot
 from attnworks.hf.anatomy import hf_layers
 from attnworks.hf.head_modules import head_groups_of
@@ -103,6 +105,106 @@ def test_a_layer_computes_what_its_mechanisms_are_and_others_what_they_did(name:
     before, wanted = read(some.tiny.model, some.given), expected(some, new, spec)
     assert_close(read(new, some.given), wanted, torch.float32)
     assert (wanted - before).norm() > 1e-3 * before.norm()
+
+
+@pytest.mark.parametrize("name", ["gemma3_text", "llama", "gpt_oss", "deepseek_v32"])
+def test_reading_with_a_cache(name: str) -> None:
+    """Also where the cache of a layer forgets tokens, and where keys at the end are hidden from the last query."""
+    some = case(name)
+    new, ids = some.changed(BAND if name == "gpt_oss" else WINDOW), some.given["input_ids"]
+    real = torch.ones_like(ids)
+    real[1, :3] = 0
+    whole, steps, cache = read(new, {"input_ids": ids, "attention_mask": real, "use_cache": False}), [], None
+    for start, stop in ((0, 15), (15, 17), (17, 18), (18, 19)):
+        with torch.no_grad():
+            step = new(ids[:, start:stop], attention_mask=real[:, :stop], past_key_values=cache, use_cache=True)
+        cache = step.past_key_values
+        steps.append(step[0])
+    assert_close(torch.cat(steps, 1)[real.bool()], whole, torch.float32)
+
+
+def test_a_cache_of_fixed_length() -> None:
+    """Its empty places are behind the last token."""
+    new: Any = with_mechanisms(TINY["llama"].build(), {Slot.parse("dec.0"): (WINDOW,) * 3 + (BAND,) * 3})
+    settings = {"max_new_tokens": 5, "do_sample": False, "pad_token_id": 1, "eos_token_id": None}
+    settings |= {"output_logits": True, "return_dict_in_generate": True}
+    prompt = inputs(new, padded=False)["input_ids"]
+    fixed, growing = (
+        torch.stack(new.generate(prompt, cache_implementation=kind, **settings).logits) for kind in ("static", None)
+    )
+    assert_close(fixed, growing)
+
+
+def everywhere(model: Any, spec: str) -> Any:
+    """The model with this mechanism in every second head of all layers of the decoder."""
+    layers = {slot: len(specs) for slot, specs in mechanisms_of(model).items() if slot.causal}
+    wanted = {slot: tuple("dense" if head % 2 else spec for head in range(heads)) for slot, heads in layers.items()}
+    return with_mechanisms(model, wanted)
+
+
+def generated(model: Any, **cache: Any) -> Tensor:
+    """Logits of a greedy continuation of two sentences, of which one is padded."""
+    ids = tiny_inputs(model, sizes="second", batch=2)["input_ids"]
+    real = torch.ones_like(ids)
+    real[1, :3] = 0
+    settings = {"max_new_tokens": 7, "do_sample": False, "pad_token_id": 1, "eos_token_id": None}
+    settings |= {"output_logits": True, "return_dict_in_generate": True}
+    return torch.stack(model.generate(ids, attention_mask=real, **settings, **cache).logits)
+
+
+@pytest.mark.parametrize(
+    ("name", "spec"),
+    [
+        ("llama", WINDOW),
+        ("llama", "linear"),
+        ("gpt2", "bigbird:window=1,block=1,n_global=1,n_random=0"),
+        ("mistral", WINDOW),
+        ("mistral", BAND),
+        ("gemma3_text", WINDOW),
+        ("gemma3n_text", BAND),
+        ("llama4_text", WINDOW),
+        ("gpt_oss", BAND),
+        ("deepseek_v32", WINDOW),
+        ("t5", WINDOW),
+        ("bart", "structured:members=block4/mean,error=none"),
+    ],
+)
+def test_generation_with_a_cache(name: str, spec: str) -> None:
+    """Caches that grow, that forget and that have a fixed length, also where layers share their keys (Gemma 3n)."""
+    model = tiny_model(name).model
+    if name == "llama4_text":
+        model.config.attention_chunk_size = 5
+    new = everywhere(model, spec)
+    without = generated(new, use_cache=False)
+    assert_close(generated(new, use_cache=True), without, torch.float32)
+    assert_close(generated(new, cache_implementation="static"), without, torch.float32)
+    assert (generated(model) - without).norm() > 1e-3 * without.norm()
+
+
+@pytest.mark.parametrize("name", ["llama", "mistral", "gemma3_text"])
+def test_pieces_of_a_text_with_a_cache_of_fixed_length(name: str) -> None:
+    some = case(name)
+    new, ids = everywhere(some.tiny.model, WINDOW), some.given["input_ids"]
+    whole, steps = read(new, {**some.given, "attention_mask": torch.ones_like(ids)}), []
+    cache = StaticCache(config=new.config, max_cache_len=23)
+    for start, stop in ((0, 4), (4, 11), (11, 15), (15, 17), (17, 18), (18, 19)):
+        with torch.no_grad():
+            step = new(ids[:, start:stop], attention_mask=torch.ones_like(ids[:, :stop]), past_key_values=cache)
+        steps.append(step[0])
+    assert_close(torch.cat(steps, 1).flatten(0, 1), whole, torch.float32)
+
+
+def test_positions_that_a_cache_has_forgotten() -> None:
+    model = tiny_model("llama4_text").model
+    model.config.attention_chunk_size = 5
+    new = everywhere(model, "structured:members=block4,error=none")
+    generated(new, use_cache=False)
+    with pytest.raises(UsageError) as error:
+        generated(new)
+    assert str(error.value) == (
+        "structured:members=block4,error=none with a key/value cache: expected all earlier tokens, as positions are "
+        "counted from the first one, got a cache that has forgotten 15 of them; pass use_cache=False"
+    )
 
 
 @pytest.mark.parametrize("name", ["bert", "gpt2", "llama", "bart", "t5"])

@@ -100,7 +100,8 @@ class Mask:
     def by_rows(self, i: int, j: int, *, last: bool = True) -> Mask:
         """The same mask as padding and causality, beside what it adds to scores; itself if it hides more than that.
 
-        last    a single query is the last position of the keys' sequence, as under causality
+        last    queries are the last positions of the keys' sequence, as under causality: a single one always, several
+                where there are more keys and all later ones are hidden
 
         Queries that see no key are not compared: what they compute is not used.
         """
@@ -117,7 +118,8 @@ class Mask:
             hiding = Mask(real, found.causal).allowed(i, j, allowed.device)
             if bool(((hiding == allowed) | ~used).all()):
                 return found
-        return self
+        later = torch.ones(i, j, dtype=torch.bool, device=allowed.device).triu(j - i + 1)
+        return replace(self, causal=True) if last and i < j and not bool((allowed & later).any()) else self
 
     def rows_with_keys(self, i: int, j: int) -> Bool[Tensor, "b i"] | None:
         """True at queries that see any key, under padding and causality, in O(b j); None if there is no padding."""

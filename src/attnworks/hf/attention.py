@@ -13,15 +13,15 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import pad
 
 from attnworks.attention import Attended, Context, Geometry, Mask, Mechanism, MechanismSpec
 from attnworks.attention.dense import Dense
 from attnworks.attention.heads import HeadGroups, mask_of_heads
 from attnworks.attention.mask import as_four_axes
 from attnworks.core.errors import UsageError
+from attnworks.hf.cached_keys import counts_from_first
 from attnworks.hf.head_modules import head_groups_of
-from attnworks.hf.masks import is_causal, padding_mask
+from attnworks.hf.masks import is_causal, keys_of_call, padding_mask, padding_rows
 
 
 def register_mechanism(mechanism: str) -> str:
@@ -43,10 +43,10 @@ def register_mechanism(mechanism: str) -> str:
 def register(name: str, implementation: Any) -> str:
     """Register an attention implementation whose masks are one row of padding per sentence."""
     from transformers import AttentionInterface
-    from transformers.masking_utils import AttentionMaskInterface, flash_attention_mask
+    from transformers.masking_utils import AttentionMaskInterface
 
     AttentionInterface.register(name, implementation)
-    AttentionMaskInterface.register(name, flash_attention_mask)
+    AttentionMaskInterface.register(name, padding_rows)
     return name
 
 
@@ -57,32 +57,17 @@ def attend_head_groups(
 
     Scores that the model caps, or that share their softmax with a sink logit, are those of dense heads alone.
     """
-    groups, (i, j) = head_groups_of(module), (Q.shape[2], K.shape[2])
+    groups = head_groups_of(module)
     assert groups is not None
-    (K, V), causal = repeat_for_heads(groups.count, K, V), is_causal(module, options)
-    if causal and i < j:
-        K, V, mask = _without_later_keys(K, V, mask)
-    mask = mask.by_rows(i, K.shape[2], last=causal)
+    K, V = repeat_for_heads(groups.count, K, V)
+    mask = mask.by_rows(Q.shape[2], K.shape[2], last=is_causal(module, options))
     found = groups(Q, K, V, mask, context_of_call(Q, options), weights=weights)
-    if found.P is not None:
-        found = found._replace(P=pad(found.P, (0, j - K.shape[2])))
     own = dense_heads(groups) if has_own_softmax(options) else []
     if not own:
         return found
     Y = found.Y.clone()
     Y[:, own] = _own_softmax(Q[:, own], K[:, own], V[:, own], mask_of_heads(mask, tuple(own)), _of_heads(options, own))
     return found._replace(Y=Y)
-
-
-def _without_later_keys(K: Tensor, V: Tensor, mask: Mask) -> tuple[Tensor, Tensor, Mask]:
-    """Without the empty places at the end of a cache of fixed length: no query sees them, and their values are zero."""
-    if mask.dense is None or bool(V[:, :, -1].any()):
-        return K, V, mask
-    allowed = mask.allowed(1, K.shape[2])
-    assert allowed is not None
-    used = (allowed.flatten(0, -2).any(0) | V.transpose(0, 2).flatten(1).any(1)).nonzero().flatten()
-    keys = int(used[-1]) + 1 if len(used) else 1
-    return K[:, :, :keys], V[:, :, :keys], Mask(dense=mask.dense[..., :keys])
 
 
 def has_own_softmax(options: dict[str, Any]) -> bool:
@@ -126,7 +111,9 @@ def _mechanism_attention(
     **options: Any,
 ) -> tuple[Tensor, None]:
     """What transformers calls in the place of sdpa: Q [b h i k], K, V, a padding mask [b j] -> Y [b i h v]."""
-    _check_options(str(spec), key.shape[2], options)
+    keys = keys_of_call(str(spec), module, query, key, attention_mask, options)
+    key, value = key[:, :, :keys], value[:, :, :keys]
+    _check_options(spec, keys, options)
     mask = padding_mask(module, query, key, attention_mask, options)
     crosses = _is_cross_attention(module) or query.shape[2] != key.shape[2]
     kind = "decoder" if mask.causal else "cross" if crosses else "encoder"
@@ -154,9 +141,10 @@ def context_of_call(Q: Tensor, options: dict[str, Any]) -> Context:
     return Context(scale=None if usual else scale)
 
 
-def _check_options(spec: str, keys: int, options: dict[str, Any]) -> None:
+def _check_options(spec: MechanismSpec, keys: int, options: dict[str, Any]) -> None:
     window = options.get("sliding_window")
-    unknown = {"sliding_window": window is not None and window < keys}
+    forgets = window is not None and window < keys + counts_from_first(spec)  # a cache keeps as many keys as the window
+    unknown = {"sliding_window": forgets}
     unknown |= {name: options.get(name) is not None for name in ("softcap", "s_aux")}
     for name in (name for name, present in unknown.items() if present):
         expected = "attention that is a softmax over all keys, or all earlier ones"

@@ -25,10 +25,52 @@ def mask_of_call(name: str, module: Any, Q: Tensor, K: Tensor, given: Any, optio
     return padding_mask(module, Q, K, given, options)
 
 
+def padding_rows(
+    batch_size: int,
+    q_length: int,
+    kv_length: int,
+    q_offset: Any = 0,
+    kv_offset: int = 0,
+    attention_mask: Tensor | None = None,
+    **others: Any,
+) -> Tensor | None:
+    """What transformers calls to make a mask: padding [b j] of the keys that are read, or None if none is hidden.
+
+    attention_mask    padding [b n] of all tokens so far
+
+    A cache of fixed length has empty places behind the last query, which a row that is shorter leaves out.
+    """
+    causal = "allow_is_bidirectional_skip" not in others  # an argument for other masks alone
+    keys = min(kv_length, int(q_offset) + q_length - kv_offset) if causal else kv_length
+    if attention_mask is None:
+        device = others.get("device")
+        return None if keys == kv_length else torch.ones(batch_size, keys, dtype=torch.bool, device=device)
+    rows = attention_mask[:, -keys:]
+    return None if keys == kv_length and rows.shape[1] == keys and bool(rows.all()) else rows
+
+
 def padding_mask(module: nn.Module, Q: Tensor, K: Tensor, given: Tensor | None, options: dict[str, Any]) -> Mask:
     """The mask of a call with padding [b j], or none, and the options `is_causal` and `position_bias`."""
     real = None if given is None else given[:, -K.shape[2] :].bool()
     return Mask(real, is_causal(module, options) and Q.shape[2] <= K.shape[2], added_scores(options))
+
+
+def keys_of_call(name: str, module: Any, Q: Tensor, K: Tensor, given: Any, options: dict[str, Any]) -> int:
+    """How many of the keys a call reads; those behind are empty places in a cache of fixed length.
+
+    Without a mask, `sdpa` reads as many keys as there are queries. Rows of padding end with the keys that are read.
+    """
+    queries, keys = Q.shape[2], K.shape[2]
+    if name in ("eager", "sdpa"):
+        first = name == "sdpa" and given is None and queries > 1 and is_causal(module, options)
+        return min(queries, keys) if first else keys
+    return min(keys, given.shape[-1]) if isinstance(given, Tensor) else keys
+
+
+def options_of_keys(options: dict[str, Any], keys: int) -> dict[str, Any]:
+    """The options of a call that reads only the first keys."""
+    bias = options.get("position_bias")
+    return options if bias is None else {**options, "position_bias": bias[..., :keys]}
 
 
 def added_scores(options: dict[str, Any]) -> Tensor | None:

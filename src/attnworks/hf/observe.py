@@ -20,7 +20,7 @@ from attnworks.hf.attention_hook import attention_hook as attention_hook
 from attnworks.hf.attention_hook import current_hook, softmax_unobserved
 from attnworks.hf.cut.stored import call_hook, kept_heads
 from attnworks.hf.layer_implementation import LayerImplementation
-from attnworks.hf.masks import mask_of_call
+from attnworks.hf.masks import keys_of_call, mask_of_call, options_of_keys
 
 OBSERVABLE_IMPLEMENTATIONS = ("eager", "sdpa")
 """Implementations whose masks and options this module can read."""
@@ -147,6 +147,9 @@ def show_call(
     """
     if (hook := current_hook()) is None:
         return Y
+    if (keys := keys_of_call(name, module, Q, K, given, options)) < K.shape[2]:
+        K, V, options = K[:, :, :keys], V[:, :, :keys], options_of_keys(options, keys)
+        own = None if own is None else own[:, :, :keys]
     mask = mask_of_call(name, module, Q, K, given, options)
     edited = call_hook(hook, module, Q, K, V, mask, Y.transpose(1, 2), options, own)
     return Y if edited is None else edited.transpose(1, 2).contiguous()

@@ -20,6 +20,7 @@ from attnworks.attention.heads import HeadGroups, grouped
 from attnworks.core.errors import short_message
 from attnworks.core.places import Slot
 from attnworks.hf.anatomy import HFPart, hf_layers, layout_of
+from attnworks.hf.cached_keys import counts_from_first
 from attnworks.hf.cut.proof import distance, running, runs_of
 from attnworks.hf.cut.unused import without_queries
 from attnworks.hf.head_modules import head_groups_of, is_empty
@@ -35,8 +36,6 @@ EFFECT_SHARE = 1e-4
 """The largest error, as a share of the effect of attention."""
 ROUNDING_STEPS = 16
 """The largest error beside that, in units of the rounding error of the outputs' type."""
-BY_PLACE = ("bigbird", "longformer")
-"""Mechanisms in which the first positions of a text have a part of their own."""
 
 NO_SCORES = "has no scores that positions could be added to, as the model does"
 NO_INTERFACE = "cannot take the place of attention outside of the attention interface of transformers"
@@ -234,7 +233,6 @@ def _unfit(spec: MechanismSpec, slot: Slot, own: OwnAttention) -> str | None:
         return f"cannot keep to the window of {own.window} tokens that the layer has"
     if own.hides and not tables:
         return SEES_MORE
-    by_place = spec.name in BY_PLACE or "block" in str(spec.options.get("members"))
-    if own.window is not None and slot.causal and by_place:
+    if own.window is not None and slot.causal and counts_from_first(spec):
         return f"counts positions from the first one, which the layer forgets after {own.window} tokens"
     return None

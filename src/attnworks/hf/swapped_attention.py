@@ -15,10 +15,11 @@ from torch import Tensor, nn
 
 from attnworks.attention.heads import HeadGroups
 from attnworks.hf.attention import attend_head_groups
+from attnworks.hf.cached_keys import cached_keys, stop_watching, watch_cache
 from attnworks.hf.cut.stored import kept_heads
 from attnworks.hf.head_modules import MECHANISMS_ATTRIBUTE, head_groups_of
 from attnworks.hf.layer_implementation import LayerImplementation, reset_implementation, set_implementation
-from attnworks.hf.masks import mask_of_call
+from attnworks.hf.masks import is_causal, mask_of_call, options_of_keys
 from attnworks.hf.observe import show_call
 
 HEAD_GROUPS = "attnworks-heads"
@@ -31,12 +32,14 @@ def set_groups(attention: Any, groups: HeadGroups) -> None:
 
     AttentionInterface.register(HEAD_GROUPS, head_groups_attention)
     setattr(attention, MECHANISMS_ATTRIBUTE, groups)
+    watch_cache(attention)
     _compute_by(attention, [HEAD_GROUPS, *_others(attention)])
 
 
 def remove_groups(attention: Any) -> None:
     """Let a layer compute attention as it did before `set_groups`."""
     _compute_by(attention, _others(attention))
+    stop_watching(attention)
     delattr(attention, MECHANISMS_ATTRIBUTE)
 
 
@@ -90,6 +93,11 @@ def outputs_by_groups(
     module: nn.Module, Q: Tensor, K: Tensor, V: Tensor, given: Tensor | None, options: dict[str, Any]
 ) -> Float[Tensor, "b i h v"]:
     """The outputs of the heads of a layer, for a mask as the implementation of the model is given it."""
+    if is_causal(module, options):
+        groups, keys = head_groups_of(module), cached_keys(module, K)
+        assert groups is not None
+        keys.check(groups)
+        K, V, options = K[:, :, : keys.used], V[:, :, : keys.used], options_of_keys(options, keys.used)
     mask = mask_of_call(model_implementation(module), module, Q, K, given, options)
     if (kept := kept_heads(module, Q, K)) is None:
         Y = attend_head_groups(module, Q, K, V, mask, options).Y
