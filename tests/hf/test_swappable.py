@@ -109,6 +109,16 @@ def test_attention_that_is_no_softmax_is_found() -> None:
     assert not any(isinstance(module, HeadGroups) for module in model.modules())
 
 
+def test_it_is_found_once() -> None:
+    model, runs = TINY["bert"].build(), list[int]()
+    model.bert.register_forward_hook(lambda *call: runs.append(1))
+    first = own_attention_of(model)
+    count = len(runs)
+    assert own_attention_of(model) is first and len(runs) == count <= 12
+    with_mechanisms(model, {Slot.parse("enc.0"): (WINDOW, "dense", "dense")})
+    assert own_attention_of(model) is first and len(runs) == count
+
+
 def test_models_that_do_not_run_are_refused_in_words(monkeypatch: pytest.MonkeyPatch) -> None:
     model = TINY["bert"].build()
     layers = hf_layers(model)

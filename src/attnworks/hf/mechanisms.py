@@ -114,6 +114,8 @@ def _drop_columns(model: Any, layouts: Sequence[AttentionLayout], wanted: Mechan
         looking = _by_content(wanted[layout.slots[0]])
         recipe = unused_recipe(model, every, layout, {*range(layout.heads)} - {*looking})
         recipes += [] if recipe is None else [recipe]
+    if not recipes:
+        return
     dropped = recipes if drop_unused(model, recipes) else [each for each in recipes if drop_unused(model, [each])]
     _write(model, dropped)
 
