@@ -227,6 +227,7 @@ def scale_of_scores(model: nn.Module, slot: Slot) -> float | None:
     return None if scale is None or math.isclose(scale, usual) else scale
 
 
+@torch.inference_mode(False)
 def with_mechanisms(model: nn.Module, wanted: MechanismsBySlot) -> Any:
     """A copy of the model whose named layers use these mechanisms, one for each head; `model` itself stays as it is.
 

@@ -15,7 +15,10 @@ from attnworks.attention import Geometry, MechanismSpec
 from attnworks.core.errors import UnknownNameError, UsageError
 from attnworks.core.json_records import parse
 from attnworks.core.places import HeadId, Slot
+from attnworks.hf.anatomy import hf_layers
 from attnworks.hf.subject import HFSubject
+from attnworks.hf.tiny import tiny_model
+from attnworks.hf.tiny_text import tiny_tokenizer as tiny_tokenizer_of
 from attnworks.models import AttentionConfig
 from attnworks.models.folder import weights_fingerprint
 from attnworks.models.modes import inference_mode
@@ -45,6 +48,7 @@ from tests.helpers import unchecked
 from tests.model_helpers import the
 from tests.reshape.reshape_helpers import PASSAGES, context_of, heads_of, load, model_of, save, subject_of, texts
 from tests.tiny_models import TINY
+from tests.traces.trace_helpers import Keep, random_batch
 
 NARROW, WIDE = "window:window=1", "window:window=64"
 LINEAR, LINFORMER, BIGBIRD = "linear", "linformer:rank=3,length=37", "bigbird:window=1,block=1,n_global=1,n_random=1"
@@ -146,6 +150,34 @@ def test_errors_in_models_of_hugging_face(name: str, spec: str, times: dict[str,
     for trial in able:
         assert trial.error == pytest.approx(true_error(context, Slot.parse(trial.slot), spec), rel=1e-9, abs=1e-12)
     assert max(trial.error or 0.0 for trial in trials) > 1e-2
+
+
+@pytest.mark.parametrize("name", ["deepseek_v3", "qwen3_next"])
+def test_errors_without_known_weights(name: str) -> None:
+    """Of what a linear output projection gives (latent keys), or of the outputs of heads that are gated before it."""
+    tiny = tiny_model(name)
+    subject = HFSubject(tiny.model, name, tiny_tokenizer_of(tiny.model))
+    slot = next(iter(mechanisms_of(tiny.model)))
+    by_head = (NARROW,) * len(mechanisms_of(tiny.model)[slot])
+    layers = swap_layers(tiny.model)
+    tried = SwapTrialHook(layers, {slot: {NARROW: by_head}}, next(tiny.model.parameters()))
+    batch = random_batch((9, 5))
+    seen: list[list[Tensor]] = []
+    with inference_mode(tiny.model):
+        subject.run(batch, tried)
+        for model in (tiny.model, swapped(tiny.model, {slot: by_head})):
+            seen.append([])
+            output = the(attention_parts(model)[slot].output)
+            hook = output.register_forward_hook(lambda module, given, result: seen[-1].extend([given[0], result]))  # pyright: ignore[reportArgumentType]
+            keep = Keep()
+            subject.with_model(model).run(batch, keep)
+            hook.remove()
+            Y = next(trace.Y for trace in keep.traces if trace.slot == slot).transpose(1, 2)
+            gated = "gate" in hf_layers(model)[slot].place()[1].problems
+            assert gated == (name == "qwen3_next") == (layers[slot].W_O is None)
+            seen[-1] = [(Y if gated else seen[-1][1])[batch.source.real]]
+    (before,), (after,) = seen
+    assert tried.errors()[slot, NARROW] == pytest.approx(((after - before).norm() / before.norm()).item(), rel=1e-6)
 
 
 def test_reasons() -> None:
