@@ -90,6 +90,14 @@ def layers_alike(model: nn.Module) -> dict[Slot, tuple[Slot, ...]]:
     }
 
 
+def with_alike(model: nn.Module, heads: Iterable[HeadId]) -> list[HeadId]:
+    """These heads, and the same heads of the layers that share their weights, in the order of the model."""
+    alike = layers_alike(model)
+    order = {slot: place for place, slot in enumerate(alike)}
+    found = {HeadId(other, head) for slot, head in heads for other in alike[slot]}
+    return sorted(found, key=lambda each: (order[each.slot], each.head))
+
+
 def groups_in(part: Part) -> HeadGroups | None:
     """The mechanisms of a layer; None for a layer of Hugging Face's as it came."""
     attention = part.attention

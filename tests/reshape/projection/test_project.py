@@ -12,17 +12,19 @@ import attnworks
 from attnworks.attention.structured import Structured
 from attnworks.core.errors import UsageError
 from attnworks.core.places import HeadId, Slot
+from attnworks.hf.subject import HFSubject
 from attnworks.models import Transformer
 from attnworks.models.folder import weights_fingerprint
-from attnworks.reshape.contract import RESHAPES
+from attnworks.reshape.contract import RESHAPES, ReshapeContext
 from attnworks.reshape.evaluate import attention_flops
 from attnworks.reshape.projection import project as project_module
 from attnworks.reshape.projection.project import Project, rise_alone, with_forms
 from attnworks.reshape.receipt import HealReport
-from attnworks.reshape.run import run_reshape
+from attnworks.reshape.run import ReshapeSettings, run_reshape, text_loss_on
 from attnworks.reshape.surgery import attention_groups, mechanisms_of, with_mechanisms
 from attnworks.reshape.texts import TextSplit, split_file, split_texts
 from attnworks.text.passages import Passage, Text
+from attnworks.training.objectives.sentences import SentenceEmbedding
 from tests.exam_helpers import LINES, tiny_tokenizer
 from tests.reshape.reshape_helpers import (
     D_E,
@@ -263,6 +265,26 @@ def test_python_with_a_model_of_hugging_face(name: str, objective: str) -> None:
     assert type(new.model) is type(model) and mechanisms_of(new.model)[slots[0]][0].startswith("structured")
     assert receipt.healing.learning_rate == 5e-5
     assert receipt.parameters.before == parameters(model) and receipt.parameters.after == parameters(new.model)
+
+
+def test_layers_that_share_their_weights_get_one_form() -> None:
+    """Fitted to what all of them look at; the effect of a head is that of all layers together."""
+    model = TINY["albert"].build(dtype=torch.float32)
+    given: dict[str, Any] = {"tokenizer": tiny_tokenizer("albert"), "form": "mix"}
+    new, receipt = attnworks.project(model, LINES, heads="*.1", **given)
+    assert list(receipt.done) == [f"enc.{layer}.1" for layer in range(5)] and len({*receipt.done.values()}) == 1
+    assert len({*mechanisms_of(new.model).values()}) == 1
+    one, of_one = attnworks.project(model, LINES, heads="2.1", **given)
+    assert of_one.done == receipt.done and of_one.fingerprint == receipt.fingerprint
+    assert mechanisms_of(one.model) == mechanisms_of(new.model)
+
+
+def test_the_effect_of_layers_that_share_their_weights_is_predicted() -> None:
+    subject = HFSubject(TINY["albert"].build(), "albert", tiny_tokenizer("albert"))
+    text_loss = text_loss_on(subject, SentenceEmbedding(), [Passage(Text(line)) for line in LINES], ReshapeSettings())
+    made = Project(heads="3.1", form="previous").make(ReshapeContext(subject, text_loss, 9))
+    loss = text_loss.mean(subject.with_model(made.model)) - text_loss.mean()
+    assert made.rise == pytest.approx(loss, rel=1e-9) and made.rise > 1e-6
 
 
 # Mistakes ------------------------------------------------------------------------------------------------------------

@@ -531,8 +531,15 @@ def test_layers_that_share_their_weights_by_name(times: dict[str, float]) -> Non
     context = foreign_bench("albert")
     made = Swap(to=(NARROW,), layers="enc.*").make(context)
     assert {*mechanisms_of(made.model).values()} == {(NARROW,) * 3}
-    with pytest.raises(UsageError, match=r"enc\.0: expected the same in all layers that share its weights"):
-        Swap(to=(NARROW,), layers="enc.0").check(context.model)
+    for one in (Swap(to=(NARROW,), layers="enc.0"), Swap(layers=f"enc.3={NARROW}")):
+        again = one.make(context)
+        assert mechanisms_of(again.model) == mechanisms_of(made.model) and again.done == made.done
+    two = Swap(layers=f"enc.0.0={NARROW} enc.4.2={WIDE}").make(context)
+    assert {*mechanisms_of(two.model).values()} == {(NARROW, "dense", WIDE)}
+    assert two.done == {f"enc.{layer}.{head}": spec for layer in range(5) for head, spec in ((0, NARROW), (2, WIDE))}
+    for pairs in (f"enc.0={NARROW} enc.1={WIDE}", f"enc.0=dense enc.1={NARROW}"):
+        with pytest.raises(UsageError, match=r"enc\.\d: expected the same in all layers that share its weights"):
+            Swap(layers=pairs).check(context.model)
 
 
 # Mistakes ------------------------------------------------------------------------------------------------------------

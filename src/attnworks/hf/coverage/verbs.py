@@ -15,6 +15,7 @@ import attnworks
 from attnworks.core.errors import UsageError
 from attnworks.core.places import HeadId, Slot
 from attnworks.hf import quiet
+from attnworks.hf.anatomy import hf_layers
 from attnworks.hf.coverage.reference import NotCheckedError, Reference, WrongNumbersError, checking, passages, run
 from attnworks.hf.tiny_text import tiny_tokenizer
 from attnworks.text.tokens import Batch
@@ -57,6 +58,14 @@ class Case:
         """The number of heads of each attention layer."""
         exam = attnworks.examine(self.model, measures="saturation", **self.given)
         return {Slot.parse(name): number for name, number in exam.model["heads"].items()}
+
+    @property
+    def slots_apart(self) -> list[str]:
+        """The layers of self-attention, of those that share their weights the first one."""
+        parts, found = hf_layers(self.model), dict[object, str]()
+        for slot in (slot for slot in self.heads if slot.kind != "cross"):
+            found.setdefault(parts[slot].attention if slot in parts else slot, str(slot))
+        return [*found.values()]
 
     def groups(self, slot: Slot) -> list[list[int]]:
         """Sets of heads that a user may cut from a layer: one; all that share keys and values; one of each group."""
@@ -183,9 +192,10 @@ def check_pruned(case: Case, model: Any, receipt: Any) -> str:
 
 def try_swap(case: Case) -> str:
     """To a short window; to dense attention and a window over everything, which must change nothing."""
-    slots = [str(slot) for slot in case.heads if slot.kind != "cross"]
+    slots = case.slots_apart
     attnworks.swap(case.model, to="window:window=3", layers=slots[0], **case.given)
-    pairs = " ".join(f"{slot}={same}" for slot, same in zip(slots, SAME_MECHANISMS, strict=False))
+    same = SAME_MECHANISMS[-len(slots) :]
+    pairs = " ".join(f"{slot}={mechanism}" for slot, mechanism in zip(slots, same, strict=False))
     new, _ = attnworks.swap(case.model, layers=pairs, **case.given)
     check_unchanged(case, new.model, f"a model with {pairs}")
     return f"{pairs} changes nothing"

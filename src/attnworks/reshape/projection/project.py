@@ -21,6 +21,7 @@ from attnworks.reshape.surgery import (
     check_mechanisms,
     layers_alike,
     mechanisms_of,
+    with_alike,
     with_mechanisms,
 )
 from attnworks.traces.layer import LayerTrace
@@ -47,6 +48,7 @@ class Project(Reshape):
     Mixes are nearest in Frobenius norm over the rows of the text (S4.148); errors are what the mix leaves of the head,
     on average, at the offsets within 16 tokens where that is most, clipped to eps (D11). Heads lose W_Q and W_K; mixes
     and errors are parameters that healing trains. The loss should rise by the sum of what each head does alone.
+    A head of layers that share their weights is chosen by its name in any of them, and gets one form in all.
     Source: Conti 2024, section 3.1.1 (S4.133, S4.149).
     Departs: a form of positions has to serve all sentences, where the document projects one map.
     """
@@ -71,8 +73,9 @@ class Project(Reshape):
         check_mechanisms(model, _with_specs(model, dict.fromkeys(self.chosen(model), Structured.name)))
 
     def chosen(self, model: torch.nn.Module) -> list[HeadId]:
-        """The heads that are asked for."""
-        return select_heads(self.heads, {slot: len(specs) for slot, specs in mechanisms_of(model).items()})
+        """The heads that are asked for, each with itself in the layers that share its weights."""
+        named = select_heads(self.heads, {slot: len(specs) for slot, specs in mechanisms_of(model).items()})
+        return with_alike(model, named)
 
     def make(self, context: ReshapeContext) -> ReshapeResult:
         heads = self.chosen(context.model)

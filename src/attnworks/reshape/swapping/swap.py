@@ -16,7 +16,7 @@ from attnworks.core.errors import UsageError
 from attnworks.core.places import NO_HEADS, HeadId, Slot, select_heads
 from attnworks.core.timing import Interval
 from attnworks.reshape.contract import AUTO, RESHAPES, Reshape, ReshapeContext, ReshapeResult
-from attnworks.reshape.surgery import check_mechanisms, mechanisms_of
+from attnworks.reshape.surgery import check_mechanisms, layers_alike, mechanisms_of, with_alike
 from attnworks.reshape.swapping.advice import check_length, find_advice, swapped, trial_of, whole_layers
 from attnworks.reshape.swapping.trials import ByHead
 
@@ -37,6 +37,7 @@ class Swap(Reshape):
     length      positions at which time counts; None: the mean number of tokens of a sentence
 
     Weights stay. New parameters of mechanisms are drawn with a fixed seed and need healing; so may the other weights.
+    A head of layers that share their weights changes in all of them when it is named in one.
     `find_advice` documents how "auto" chooses.
     """
 
@@ -76,16 +77,21 @@ class Swap(Reshape):
         check_mechanisms(model, self.named(model)[0])
 
     def heads(self, model: nn.Module) -> dict[HeadId, str]:
-        """The heads that are named, and the mechanism of each; none for "auto"."""
+        """The heads that are named, and the mechanism of each; none for "auto".
+
+        Heads of layers that share their weights with a named one get its mechanism, if they are not named themselves.
+        """
         now = {slot: len(by_head) for slot, by_head in mechanisms_of(model, cross=True).items()}
         if self.layers in (AUTO, NO_HEADS):
             return {}
         if PAIR not in self.layers:
-            return dict.fromkeys(heads_of_layers(self.layers, now), self.to[0])
+            return dict.fromkeys(with_alike(model, heads_of_layers(self.layers, now)), self.to[0])
         pairs = (pair.partition(PAIR) for pair in self.layers.split())
-        return {
+        named = {
             head: str(MechanismSpec.parse(spec)) for where, _, spec in pairs for head in heads_of_layers(where, now)
         }
+        alike = layers_alike(model)
+        return {HeadId(other, head): spec for (slot, head), spec in named.items() for other in alike[slot]} | named
 
     def again(self, done: Mapping[str, str]) -> Swap:
         return replace(self, to=(), layers=pairs_of(done) or NO_HEADS) if self.layers == AUTO else self
