@@ -76,18 +76,21 @@ def _remember(attention: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any
 def cached_keys(attention: nn.Module, K: Tensor) -> CachedKeys:
     """The keys of this call of a layer of causal self-attention, whose cache has been given its queries already."""
     found, keys = _CACHES.of.get(attention), K.shape[2]
-    cache = None if found is None else found()
-    read = keys if cache is None else _tokens_read(cache, getattr(attention, "layer_idx", None))
-    return CachedKeys(min(read, keys), max(read - keys, 0))
+    layer = None if found is None else _layer_of(found(), getattr(attention, "layer_idx", None))
+    if layer is None:
+        return CachedKeys(keys, 0)
+    read = int(layer.get_seq_length())
+    return CachedKeys(read if read < keys == layer.keys.shape[-2] else keys, max(read - keys, 0))
 
 
-def _tokens_read(cache: Any, number: int | None) -> int:
-    """How many tokens a layer has read; one that reads keys of an earlier layer, as many as that."""
+def _layer_of(cache: Any, number: int | None) -> Any:
+    """The part of a cache that a layer reads; for one that reads keys of an earlier layer, any with as many tokens."""
     from transformers.cache_utils import CacheLayerMixin
 
-    own = cache.layers[number : number + 1] if isinstance(number, int) else []
-    layers = [layer for layer in own or cache.layers if isinstance(layer, CacheLayerMixin) and layer.is_initialized]
-    return max(int(layer.get_seq_length()) for layer in layers)
+    layers = [] if cache is None else cache.layers
+    own = layers[number : number + 1] if isinstance(number, int) else []
+    able = [layer for layer in own or layers if isinstance(layer, CacheLayerMixin) and layer.is_initialized]
+    return max(able, key=lambda layer: int(layer.get_seq_length()), default=None)
 
 
 def counts_from_first(spec: MechanismSpec) -> bool:
