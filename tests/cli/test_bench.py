@@ -78,6 +78,17 @@ def test_at_80_columns_no_pairs_are_shown(measured: dict[str, Any], monkeypatch:
     assert max(map(len, text.splitlines())) <= 80
 
 
+@pytest.mark.parametrize("width", [80, 60, 45])
+def test_narrow_terminals_cut_no_number(measured: dict[str, Any], width: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", str(width))
+    text = bench("--mechanisms", "window:window=64").stdout
+    assert "…" not in text and max(map(len, text.splitlines())) <= width
+    for figure in ("65,536", "18.00", "1.38", "79%", "12 MB", "250 MB"):
+        assert figure in text, figure
+    if width >= 60:
+        assert "window:window=64" in text
+
+
 def test_options_reach_the_bench(measured: dict[str, Any]) -> None:
     options = "--num-heads 3 --width 7 --dtype float64 --causal --no-backward --rounds 2 --limit 1.5 --seed 11"
     assert bench("--mechanisms", "dense", *options.split()).exit_code == 0

@@ -79,5 +79,22 @@ def test_a_bad_config_file_is_one_clear_line(tmp_path: Path, text: str) -> None:
     assert result.stderr.startswith("attnworks: ") and result.stderr.count("\n") == 1
 
 
+@pytest.mark.parametrize("width", [80, 60, 40])
+@pytest.mark.parametrize(
+    ("options", "figures"),
+    [
+        ((), "gpt-1 bert-large gpt-2-xl minerva 2018 175,000,000,000 174,604,259,328 -0.23%"),
+        (("--compare",), "bahdanau-additive luong-multiplicative recurrent d²) 4,095 393 35.4 353"),
+    ],
+)
+def test_narrow_terminals_cut_neither_names_nor_numbers(
+    options: tuple[str, ...], figures: str, width: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(width))
+    text = count(*options)
+    assert "…" not in text and max(map(len, text.splitlines())) <= width
+    assert {*figures.split()} <= {*text.split()}
+
+
 def test_a_vocabulary_needs_a_name() -> None:
     assert CliRunner().invoke(main, ["count", "--vocabulary-size", "5"]).exit_code == 2

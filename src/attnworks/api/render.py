@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from functools import singledispatch
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial, singledispatch
 from typing import Any
 
 from rich.box import SIMPLE_HEAD
@@ -31,6 +32,16 @@ class FirstThatFits:
         yield next((form for form in wide if Measurement.get(console, free, form).maximum <= options.max_width), last)
 
 
+def in_parts(make: Callable[..., Table], headings: Sequence[str], *most: int) -> FirstThatFits:
+    """A table with these headings, or as many tables as a narrow console needs, with at most so many headings each."""
+    parts = ([make(*part) for part in _cut(headings, number)] for number in (len(headings), *most))
+    return FirstThatFits(*(Group(*[part for table in tables for part in ("", table)][1:]) for tables in parts))
+
+
+def _cut(headings: Sequence[str], number: int) -> Iterator[Sequence[str]]:
+    return (headings[start : start + number] for start in range(0, len(headings), number))
+
+
 @singledispatch
 def count_shown(result: Any) -> Any:
     """A table of counts."""
@@ -55,8 +66,8 @@ def _(result: ParameterCount) -> Group:
 @count_shown.register
 def _(result: PublishedCount) -> Group:
     title = Text.assemble(("Published models", "bold"), ", stated and counted (Conti 2024, table 1)")
-    headings = ("date", "stated", "counted", "difference")
-    return Group(title, FirstThatFits(_published(result, "model", *headings), _published(result, *headings)))
+    headings, table = ("date", "stated", "counted", "difference"), partial(_published, result)
+    return Group(title, FirstThatFits(table("model", *headings), in_parts(table, headings, 2, 1)))
 
 
 def _published(result: PublishedCount, *headings: str) -> Table:
@@ -90,16 +101,15 @@ def _(result: MechanismCount) -> Group:
 @count_shown.register
 def _(result: MechanismTable) -> Group:
     notes = (Text(note, "dim") for note in _notes(result))
-    whole = _growth(result, *GROWTH, *NUMBERS)
-    table = FirstThatFits(whole, Group(_growth(result, *GROWTH), "", _growth(result, *NUMBERS)))
+    table = in_parts(partial(_growth, result), COUNTED, 4, 2, 1)
     return Group(_title("One layer", result, "self-attention"), table, *notes)
 
 
-GROWTH, NUMBERS = ("time", "memory", "steps", "longest path"), ("edges", "FLOPs", "bytes", "of dense")
+COUNTED = ("time", "memory", "steps", "longest path", "edges", "FLOPs", "bytes", "of dense")
 
 
 def _growth(result: MechanismTable, *headings: str) -> Table:
-    words = [heading for heading in headings if heading in GROWTH[:3]]
+    words = [heading for heading in headings if heading in COUNTED[:3]]
     table = _table(["mechanism", *words], [heading for heading in headings if heading not in words])
     for row in result.rows:
         if row is result.rows[-1]:

@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +24,7 @@ ALL = "all"
 LEFT_OUT = {"graph"}
 """Mechanisms that `all` leaves out: graphs are passed in Python, and without one `graph` is dense."""
 LONGEST = 2**20
+FIGURES = ("ms", "x dense", "of peak", "memory")
 DAY = 86_400
 
 
@@ -205,7 +207,7 @@ def _progress(total: int, *, quiet: bool) -> Iterator[Callable[[str], None]]:
 
 
 def _show(comparison: BenchmarkResult) -> None:
-    from attnworks.api.render import FirstThatFits
+    from attnworks.api.render import FirstThatFits, in_parts
     from attnworks.attention.benchmark.versus_dense import BOTH, FORWARD, benchmark_verdict
     from attnworks.cli.console import console
     from attnworks.core.display import counted
@@ -218,14 +220,15 @@ def _show(comparison: BenchmarkResult) -> None:
         f"a large matrix product reaches {peak:.0f} Gflop/s"
     )
     passes = [name for name in (FORWARD, BOTH) if any(name in (row.seconds | row.skipped) for row in comparison.rows)]
-    screen.print(FirstThatFits(_table(comparison, passes), _table(comparison, passes, by_pass=True)))
+    by_pass = in_parts(partial(_table, comparison, passes, True), FIGURES, 2, 1)
+    screen.print(FirstThatFits(_table(comparison, passes, False, *FIGURES), by_pass))
     for row in comparison.rows:
         for name, why in row.skipped.items():
             screen.print(f"{row.mechanism} at n = {row.n:,}, {name}: skipped, {why}.", markup=False)
     screen.print(benchmark_verdict(comparison), markup=False)
 
 
-def _table(comparison: BenchmarkResult, passes: list[str], *, by_pass: bool = False) -> Table:
+def _table(comparison: BenchmarkResult, passes: list[str], by_pass: bool, *figures: str) -> Table:
     """One row for each mechanism and length, with pairs of numbers for two passes; or, narrower, one for each pass."""
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
@@ -234,32 +237,35 @@ def _table(comparison: BenchmarkResult, passes: list[str], *, by_pass: bool = Fa
     said = "both: forward and backward" if by_pass else "a / b: forward / forward and backward"
     caption = said if len(passes) > 1 else None
     table = Table(box=SIMPLE_HEAD, pad_edge=False, caption=caption, caption_style="dim", caption_justify="left")
-    table.add_column("mechanism", overflow="fold")
-    times = ("pass", "ms") if by_pass else tuple(f"{name} ms" for name in passes)
-    for heading in ("length", *times, "x dense", "of peak", "memory"):
+    table.add_column("mechanism", overflow="fold", min_width=6)
+    times = {} if by_pass else {"ms": [f"{name} ms" for name in passes]}
+    numbers = [name for figure in figures for name in times.get(figure, [figure])]
+    for heading in ("length", *["pass"] * by_pass, *numbers):
         table.add_column(heading, justify="right", no_wrap=True)
     for n in dict.fromkeys(row.n for row in comparison.rows):
         table.add_section()
         for row in (row for row in comparison.rows if row.n == n):
             for names in [[name] for name in passes] if by_pass else [passes]:
                 label = ["both" if "+" in name else name for name in names] if by_pass else []
-                table.add_row(Text(row.mechanism), f"{n:,}", *label, *_cells(row, names))
+                found = _cells(row, names)
+                cells = [cell for figure in figures for cell in found[figure]]
+                table.add_row(Text(row.mechanism), f"{n:,}", *label, *cells)
     return table
 
 
-def _cells(row: BenchmarkRow, passes: list[str]) -> list[str]:
+def _cells(row: BenchmarkRow, passes: list[str]) -> dict[str, list[str]]:
     from attnworks.core.display import byte_size
 
     def each(figures: Mapping[str, Any], write: Callable[[Any], str]) -> str:
         known = (figures.get(name) for name in passes)
         return " / ".join("-" if figure is None else write(figure) for figure in known)
 
-    return [
-        *(f"{1e3 * row.seconds[name]:,.2f}" if name in row.seconds else "-" for name in passes),
-        each(row.faster, lambda times: f"{times:.2f}"),
-        each(row.share, lambda share: f"{share:.0%}"),
-        each(row.memory, byte_size),
-    ]
+    return {
+        "ms": [f"{1e3 * row.seconds[name]:,.2f}" if name in row.seconds else "-" for name in passes],
+        "x dense": [each(row.faster, lambda times: f"{times:.2f}")],
+        "of peak": [each(row.share, lambda share: f"{share:.0%}")],
+        "memory": [each(row.memory, byte_size)],
+    }
 
 
 def _as_data(comparison: BenchmarkResult) -> dict[str, Any]:
