@@ -100,7 +100,7 @@ def __getattr__(name: str) -> object:
 
 @functools.cache
 def _suggesting(function: FunctionType) -> Callable[..., object]:
-    """The function, whose error for a misspelled keyword argument suggests the nearest one."""
+    """The function, whose errors for misspelled arguments, and for too many without a name, say what to write."""
     import difflib
     import inspect
 
@@ -108,8 +108,16 @@ def _suggesting(function: FunctionType) -> Callable[..., object]:
     if any(parameter.kind is parameter.VAR_KEYWORD for parameter in known.values()):
         return function
 
+    unnamed = [name for name, parameter in known.items() if parameter.kind is parameter.POSITIONAL_OR_KEYWORD]
+    takes_any = any(parameter.kind is parameter.VAR_POSITIONAL for parameter in known.values())
+
     @functools.wraps(function)
     def call(*given: object, **named: object) -> object:
+        if len(given) > len(unnamed) and not takes_any:
+            others = [name for name in known if name not in unnamed]
+            remedy = f"give the others by name, such as {others[0]}=..." if others else "leave the others out"
+            order = f"{function.__name__}({', '.join(unnamed)})"
+            raise TypeError(f"{order} got {len(given)} arguments without a name; {remedy}")
         for name in named.keys() - known.keys():
             short = [argument for argument in known if name == "".join(word[0] for word in argument.split("_"))]
             close = [*short, *difflib.get_close_matches(name, known, n=1)]

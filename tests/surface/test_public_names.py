@@ -94,6 +94,22 @@ def test_an_argument_that_is_not_there_suggests_another(name: str, argument: str
     assert str(caught.value).startswith(expected) and "\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        (
+            "examine",
+            "examine(subject, texts) got 4 arguments without a name; give the others by name, such as tokenizer=",
+        ),
+        ("undo", "undo(path, out) got 4 arguments without a name; leave the others out"),
+    ],
+)
+def test_too_many_arguments_without_a_name_say_what_to_write(name: str, told: str) -> None:
+    with pytest.raises(TypeError) as caught:
+        getattr(attnworks, name)(1, 2, 3, 4)
+    assert str(caught.value).startswith(told)
+
+
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_functions_are_pickled_by_name(name: str) -> None:
     function = getattr(attnworks, name)
