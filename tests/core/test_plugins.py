@@ -191,6 +191,7 @@ def test_a_broken_entry_point_is_one_message_and_the_others_are_loaded(
     assert "good_entry_of_a_test" in sys.modules and len(messages) == 2
     assert "plug-in 'bad' of the package bad-package" in messages[0] and "ValueError: not today" in messages[0]
     assert "none_entry_of_a_test" in messages[1] and "\n" not in "".join(messages)
+    assert "bad_entry_of_a_test.py, line 1)" in messages[0] and "importlib" not in "".join(messages)
     assert load_entry_points(("attnworks.reshapes",)) == []
 
 

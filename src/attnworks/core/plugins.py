@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import sys
 import traceback
@@ -121,8 +122,7 @@ def _place(error: BaseException) -> str:
     frames = [
         frame
         for frame in traceback.extract_tb(error.__traceback__)
-        if not frame.filename.startswith("<frozen")
-        and frame.filename not in (__file__, import_module.__code__.co_filename)
+        if not frame.filename.startswith((__file__, "<frozen", os.path.dirname(importlib.__file__)))
     ]
     outside = [frame for frame in frames if f"{os.sep}attnworks{os.sep}" not in frame.filename] or frames
     return f" ({outside[-1].filename}, line {outside[-1].lineno})" if outside else ""
