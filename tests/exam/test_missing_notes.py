@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
+import attnworks
 from attnworks import examine, prune
 from attnworks.core.places import Slot
 from attnworks.reshape.surgery import with_mechanisms
-from tests.exam_helpers import LINES, tiny_folder, tiny_tokenizer
+from tests.exam_helpers import LINES, tiny_folder, tiny_run, tiny_tokenizer
 from tests.tiny_models import TINY
 
 TWICE = ["the cat sees the cat .", "the bird sees the bird in the sea ."]
@@ -96,6 +98,19 @@ def test_layers_without_heads() -> None:
         f"{measure} was not computed in enc.1: no heads are left there" for measure in ("roles", "sinks")
     ]
     assert any("syntax" in note for note in found) and not any("twice" in note for note in found)
+
+
+def test_layers_without_heads_are_one_note_of_a_measure_and_stop_no_paths() -> None:
+    run = attnworks.open(tiny_run())
+    deeper = attnworks.build(replace(run.model.config, encoder_layers=2, decoder_layers=2), seed=5)
+    subject = attnworks.wrap(deeper, run.vocabularies)
+    cut, _ = prune(subject, "grammar", heads="enc.0.*,cross.1.*", sentences=4, pairs=8)
+    exam = examine(cut, sentences=8, measures=["roles", "paths"], pin=())
+    assert [note for note in exam.notes if "heads" in note or "paths" in note] == [
+        f"{measure} was not computed in enc.0, cross.1: no heads are left there" for measure in ("roles", "sinks")
+    ]
+    for kind in ("encoder", "decoder"):
+        assert float(exam[f"paths.error@{kind}"].tensor.abs().max()) < 1e-5
 
 
 def test_models_without_sink_logits_get_no_note_about_them() -> None:

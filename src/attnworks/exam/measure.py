@@ -242,11 +242,14 @@ def missing_notes(measure: Measure, readings: Readings) -> Iterator[str]:
             if why is None and len(slots) == len(layers[name]):
                 why = "no sentence has a value for it"
             if why:
-                by_reason.setdefault((why, tuple(slots)), []).append(name)
+                by_reason.setdefault((why, () if why == NO_HEADS_LEFT else tuple(slots)), []).append(name)
+    if without := by_reason.pop((NO_HEADS_LEFT, ()), None):
+        slots = [slot for slot in empty_layers if any(slot in layers[name] for name in without)]
+        yield f"{measure.name} was not computed in {listed_layers(slots)}: {NO_HEADS_LEFT}"
     for (why, slots), found in by_reason.items():
-        what = measure.name if (found == names and len(names) > 1) or why == NO_HEADS_LEFT else ", ".join(found)
+        what = measure.name if found == names and len(names) > 1 else ", ".join(found)
         were = "was" if len(found) == 1 or what == measure.name else "were"
-        everywhere = all({*layers[name]} <= {*slots, *empty_layers} for name in found) and why != NO_HEADS_LEFT
+        everywhere = all({*layers[name]} <= {*slots, *empty_layers} for name in found)
         where = "" if everywhere else f" in {listed_layers(slots)}"
         yield f"{what} {were} not computed{where}: {why}"
 

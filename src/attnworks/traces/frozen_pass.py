@@ -54,8 +54,8 @@ class FrozenStep(NamedTuple):
 def frozen_steps(forward: ForwardTrace) -> list[FrozenStep]:
     """The steps from the entry of the first block to the exit of the last. Rows at padding are zero.
 
-    Self-attention is a hop; MLPs, and what takes the place of attention, are sources of length zero and cross-attention
-    one of length one, as they were in the real forward pass.
+    Self-attention is a hop; MLPs, what takes the place of attention, and attention without heads are sources of length
+    zero and cross-attention one of length one, as they were in the real forward pass.
     """
     real = forward.tokens.real.unsqueeze(-1)
     _check_stream(forward, real)
@@ -171,7 +171,7 @@ def _frozen_output(traced: PartTrace, real: Tensor) -> FrozenOutput | None:
     """What follows the heads of an attention layer, checked against what the layer adds; None for other parts."""
     attention, part = traced.attention, traced.part
     if attention is None:
-        if part.role not in ATTENTION_ROLES:
+        if part.role not in ATTENTION_ROLES or _without_heads(part):
             return None
         asked = f"paths through {type(part.attention or part.branch).__name__}"
         raise UsageError(asked, "attention that is observed", "one that is not", REMEDY)
@@ -195,6 +195,11 @@ def _frozen_output(traced: PartTrace, real: Tensor) -> FrozenOutput | None:
         got = f"something else before the end of {type(part.branch).__name__}, {error:.1e} away"
         raise UsageError(asked, expected, got, REMEDY)
     return found
+
+
+def _without_heads(part: Part) -> bool:
+    """Whether all heads of an attention layer were cut, so that it adds its bias alone."""
+    return part.weights is not None and not len(part.weights().W_Q)
 
 
 def _weights(part: Part, attention: LayerTrace) -> ValueWeights:
