@@ -116,7 +116,7 @@ def test_on_a_model(tmp_path: Path) -> None:
     assert found["D6"]["worst"]["place"].startswith("enc.")
     assert found["S0.17"]["not_applicable"] == {"it is about layers of one head": 6}
     shown = claims("--on", model, "--text", text, "D6", "S0.17").stdout
-    assert "6 of 6" in shown and "S0.17 says nothing of 6 places: it is about layers of one head (6)." in shown
+    assert "6 of 6" in shown and "S0.17 does not apply in 6 places: it is about layers of one head (6)." in shown
     assert "S0.9 on a model: expected some of D1, " in mistake("S0.9", "--on", model)
 
 

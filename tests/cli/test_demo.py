@@ -65,7 +65,7 @@ def test_a_translator_that_was_trained_further_is_kept(shown: Result, folder: Pa
     result = run("demo", "--quick", "--out", folder)
     assert result.exit_code == 1 and result.stderr == (
         f"attnworks: demo in {folder}: expected a demo that may be replaced, got a translator that was trained "
-        "further; choose another --out\n"
+        "further; move it, or choose another --out\n"
     )
     assert (folder / "translator" / "run.json").read_bytes() == before and (folder / "page.html").is_file()
 

@@ -199,8 +199,8 @@ def test_what_is_missing_of_a_comparison_is_said() -> None:
     _, receipt = attnworks.grow(
         model_of(torch.float32), PASSAGES, tokenizer=WORDS, where="enc.0.0:values=1", by="zero", compare=True
     )
-    assert "baseline document" in receipt.left_out and "loss_by_document" not in receipt.facts
-    assert "Left out: baseline document: " in shown(receipt)
+    assert "comparison with document" in receipt.left_out and "loss_by_document" not in receipt.facts
+    assert "Left out: comparison with document: " in shown(receipt)
 
 
 def test_a_history_shows_itself(run: Path, tmp_path: Path) -> None:

@@ -122,7 +122,7 @@ def _prepare_folder(out: Path) -> None:
             raise FolderError(f"demo in {out}", "a new folder, or that of an earlier demo", got, remedy)
         if _trained_further(out / "translator"):
             got = "a translator that was trained further"
-            raise FolderError(f"demo in {out}", "a demo that may be replaced", got, "choose another --out")
+            raise FolderError(f"demo in {out}", "a demo that may be replaced", got, "move it, or choose another --out")
         out.mkdir(parents=True, exist_ok=True)
         (out / MARKER).write_text("attnworks demo writes into this folder and replaces its own files here.\n")
         for place in (out / name for name in OWN):

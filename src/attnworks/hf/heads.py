@@ -74,7 +74,7 @@ def hf_refusal_to_grow(model: nn.Module, slot: Slot) -> str | None:
     if len(layout.slots) > 1:
         return "weights that several layers share"
     if not layout.heads:
-        return "no heads at all"
+        return "no heads, as all of them were cut"
     if (groups := head_groups_of(attention)) is not None and not _grows(groups):
         return "mechanisms that depend on the width of a head"
     return None if _widens_in_place(model, layout, slot) else _failed_proof(model, layout, slot)

@@ -47,7 +47,7 @@ def own_refusal_to_grow(model: nn.Module, slot: Slot) -> str | None:
     attention = part.attention
     assert isinstance(attention, MultiHead)
     if not heads_of(part):
-        return "no heads at all"
+        return "no heads, as all of them were cut"
     if attention.has_global_projections:
         return "global tokens with projections of their own"
     if otherwise := [mechanism.name for mechanism in attention.mechanisms.mechanisms if not mechanism.rows_sum_to_one]:
@@ -66,8 +66,8 @@ def own_refusal_to_swap(model: nn.Module, slot: Slot, by_head: Sequence[str]) ->
     """Why a layer cannot have these mechanisms, as words after "a mechanism that"; None if it can."""
     attention = attention_layers(own_anatomy(model))[slot].attention
     assert isinstance(attention, MultiHead)
-    looking = attention.mechanisms.content_heads
-    if any(MechanismSpec.parse(spec).kind.by_content and head not in looking for head, spec in enumerate(by_head)):
+    with_queries = attention.mechanisms.content_heads
+    if any(MechanismSpec.parse(spec).kind.by_content and head not in with_queries for head, spec in enumerate(by_head)):
         return "needs queries and keys, which heads of the layer have lost"
     try:
         with torch.device("meta"):

@@ -146,9 +146,9 @@ def tallies_shown(tallies: LawTallies) -> Group:
         "hold here."
     )
     missed = [
-        Text(f"{tally.law.id} says nothing of {tally.not_applicable.total()} places: {_reasons(tally)}.", "dim")
+        Text(f"{tally.law.id} does not apply in {counted(left, 'place')}: {_reasons(tally)}.", "dim")
         for tally in tallies
-        if tally.not_applicable
+        if (left := tally.not_applicable.total())
     ]
     return Group(Text(told, "dim"), _tallies_table(tally for tally in tallies if tally.computed), *missed)
 
@@ -161,10 +161,10 @@ def _tallies_table(tallies: Iterable[LawTally]) -> Table:
     table = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 2, 0, 0))
     table.add_column("id", no_wrap=True)
     table.add_column("verdict", no_wrap=True)
-    table.add_column("compares", ratio=1)
+    table.add_column("compares", ratio=1, min_width=8)
     table.add_column("holds in", justify="right", no_wrap=True)
     table.add_column("left/right", justify="right", no_wrap=True)
-    table.add_column("nearest to breaking", ratio=1)
+    table.add_column("nearest to breaking", ratio=1, min_width=8)
     for tally in tallies:
         sides, place = tally.worst or (None, "")
         table.add_row(

@@ -30,7 +30,7 @@ class Saturation(Measure):
 
     name = "saturation"
     description = "entropy, largest weight, score range and Jacobian norm of attention rows"
-    cost = "part of the one walk over the attention maps"
+    cost = "part of the one pass over the attention maps"
     default = True
 
     def declares(self) -> tuple[ReadingSpec, ...]:

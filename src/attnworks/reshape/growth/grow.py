@@ -110,7 +110,7 @@ class Grow(Reshape):
                 other = plan_step(survey, METHODS[name], widths, context.seed, refuse=False, every_place=True)
                 others[f"loss_by_{name}"] = grown(context.model, other.steps)
             except (UsageError, NoBottleneckError) as error:
-                not_compared[f"baseline {name}"] = f"expected {error.expected}, got {error.got}"
+                not_compared[f"comparison with {name}"] = f"expected {error.expected}, got {error.got}"
         facts: dict[str, float] = {}
         if self.by != REFIT_METHOD:
             facts["difference_at_zero"] = output_difference(context.calibration, chosen.at_zero)

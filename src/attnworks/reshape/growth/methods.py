@@ -269,4 +269,5 @@ def _targets(survey: GrowthSurvey, slot: Slot) -> tuple[Tensor, Tensor]:
 
 
 def kind_refusal(method: str, kinds: str) -> UsageError:
-    return UsageError(f"growing by {method}", kinds, "another kind", "choose those kinds, or another method")
+    remedy = "choose those kinds, or another method"
+    return UsageError(f"growing by {method}", f"only {kinds} to grow", "another kind", remedy)

@@ -36,8 +36,8 @@ _TURN = ((0.9, 0.5), (-0.6, 1.0))
 
 _SPACE_TITLES = {
     "no maps": "no maps",
-    "W_q and W_k": "W_q and W_k: at whom to look",
-    "W_q, W_k and W_v": "W_v: where to be taken",
+    "W_q and W_k": "W_q and W_k: which tokens to attend to",
+    "W_q, W_k and W_v": "W_v: what they add",
 }
 
 
