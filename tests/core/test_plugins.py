@@ -281,6 +281,11 @@ def test_a_reshape_that_refuses_its_options(folder: Path) -> None:
     assert "reshape quieter: expected options that it accepts, got ValueError: could not convert" in result.stderr
 
 
+def test_the_option_after_the_command_says_where_it_belongs(folder: Path) -> None:
+    result = attnworks(folder, "count", "base", "--plugin", "mine")
+    assert result.returncode == 2 and "Write it before the command: attnworks --plugin ..." in result.stderr
+
+
 def test_help_works_with_a_broken_plugin(folder: Path) -> None:
     for arguments in (("--help",), ("train", "--help"), ("--version",)):
         result = attnworks(folder, "--plugin", "no_luck", *arguments, ATTNWORKS_PLUGINS="no_syntax")

@@ -108,9 +108,13 @@ def _escaped() -> Iterator[None]:
     try:
         yield
     except click.ClickException as error:
-        if isinstance(error, click.NoSuchOption) and (named := _options_with_initials(error)):
-            vars(error)["possibilities"] = named
-        vars(error)["message"] = printable(error.message, keep="\n")
+        message = error.message
+        if isinstance(error, click.NoSuchOption):
+            if named := _options_with_initials(error):
+                vars(error)["possibilities"] = named
+            if any(error.option_name in option.opts for option in main.params if option.expose_value):
+                message += f" Write it before the command: attnworks {error.option_name} ..."
+        vars(error)["message"] = printable(message, keep="\n")
         raise
 
 
