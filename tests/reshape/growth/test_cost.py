@@ -162,7 +162,7 @@ def test_telling_changes_nothing_and_nothing_is_timed_where_nobody_listens(monke
 
 def test_what_cannot_grow_is_refused_before_anything_is_timed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(grow, "measured_cost", lambda *_, **__: pytest.fail("timed"))
-    with pytest.raises(UsageError, match="an objective that says how good the model is"):
+    with pytest.raises(UsageError, match="an objective that a change of the model can lower"):
         told_by(Grow(add=2), ReshapeSettings("embedding"))
 
 

@@ -183,7 +183,7 @@ def test_limits(survey: GrowthSurvey) -> None:
     most = dict.fromkeys(list(free)[:2], 1)
     limited = spread(survey, ("values",), 8, most)
     assert limited == most
-    with pytest.raises(NoBottleneckError, match="one width more is more than was asked for"):
+    with pytest.raises(NoBottleneckError, match="one more of them is more than was asked for"):
         spread(survey, ("values",), 8, {})
 
 
@@ -437,7 +437,7 @@ def test_noise_is_refused() -> None:
 
 def test_relative_objectives_are_refused() -> None:
     with pytest.raises(
-        UsageError, match=r"only says how far it is from itself.*an output layer for words .lm, mlm, seq2seq."
+        UsageError, match=r"compares the model with itself.*an output layer for words .lm, mlm, seq2seq."
     ):
         run_reshape(Grow(add=2), subject_of(growing_model()), growing_texts(), ReshapeSettings("embedding"))
     text_loss = growing_bench().calibration
@@ -660,7 +660,7 @@ def test_one_json_document(chain: Chain, tmp_path: Path) -> None:
         ("--where enc.9.0:keys=1", "enc.9.0", 2),
         ("--add 2 --kinds keys,wings", "wings", 2),
         ("--add 2 --by fischer", "fischer", 2),
-        ("--add 2 --objective embedding", "only says how far it is from itself", 2),
+        ("--add 2 --objective embedding", "compares the model with itself", 2),
         ("--add 2 --by split", "expected one of document, fisher, gradmax, random, whitened, zero", 2),
         ("--where enc.0.0:values=1 --by document", "growing by document: expected keys", 2),
     ],

@@ -163,9 +163,9 @@ def check_sentences(text_loss: TextLoss) -> None:
     """Raise an error for an objective that no change can lower, and for too few sentences."""
     if text_loss.objective.relative:
         asked = f"to grow by the objective {text_loss.objective.name!r}"
-        got = "one that only says how far it is from itself, and is 0 now"
+        got = "one that compares the model with itself, and is 0 now"
         remedy = "take a model with an output layer for words (lm, mlm, seq2seq), or give a function in Python"
-        raise UsageError(asked, "an objective that says how good the model is", got, remedy)
+        raise UsageError(asked, "an objective that a change of the model can lower", got, remedy)
     sentences = sum(map(len, text_loss.text.batches))
     if sentences < MIN_SENTENCES:
         raise UsageError(
@@ -199,7 +199,7 @@ def plan_step(
     found = trial.search_along(line.steps, line.start)
     survey.tell(SEARCHING, 2, 2)
     if refuse and line.scores and not found.step:
-        raise no_bottleneck("on the sentences to search on, the best step is zero")
+        raise no_bottleneck("no step that lowers the loss of the sentences on which steps are tried")
     step = found.step or line.start  # columns of zeros on both sides would never learn
     return PlannedStep(line.steps(step), at_zero, survey.trial.loss - expected.value, line.scores, line.left_out)
 

@@ -99,7 +99,7 @@ def _confirmed(survey: GrowthSurvey, spot: Spot, width: int, solve: DirectionSol
             return "no direction: the layer does not score by Q K^T alone"
         if not survey.sums[spot.place.slot].linear:
             return "no direction: queries and keys are no plain maps of the layer's input, as those of new heads are"
-        return "no direction: no head whose attention, with other values, other sentences confirm by half"
+        return "no direction: for no new head do other sentences confirm half of the slope"
     score = survey.tried(found[0])
     if score.refusal is not None:
         return score.refusal
