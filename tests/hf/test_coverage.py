@@ -68,6 +68,29 @@ def test_verbs_work_or_refuse_and_their_numbers_are_right(model_type: str) -> No
     assert bad == {}
 
 
+@pytest.mark.parametrize(
+    ("model_type", "verb", "why"),
+    [
+        ("jetmoe", "paths", "a layer whose weights are known, got none"),
+        ("jetmoe", "grow values", "query columns that do not come from one linear projection"),
+        ("lilt", "paths", "heads of other sizes"),
+        ("fsmt", "claims", "a model that runs in float64"),
+    ],
+)
+def test_the_reason_of_a_refusal(model_type: str, verb: str, why: str) -> None:
+    found = study(model_type, [verb])["verbs"][verb]
+    assert found["outcome"] == "refuses" and why in found["why"]
+
+
+def test_weights_are_those_that_are_used_where_a_sink_scales_the_output() -> None:
+    """Granite returns weights that sum to one, and multiplies outputs by the share that its sink leaves."""
+    case = Case(tiny_model("granite_swa").model)
+    real = case.reference.real
+    sums = torch.cat([P.sum(-1).movedim(1, -1)[real].flatten() for P in case.reference.weights])
+    assert 0 < sums.min() < 0.1 and sums.max() < 1 + 1e-6  # eager softmax is in single precision
+    assert "entropy" in verbs.try_examine(case)
+
+
 @pytest.mark.slow
 def test_the_goals_are_met(tmp_path: Path) -> None:
     rows = {row["type"]: row for row in sweep(text_model_types(), jobs=2)}

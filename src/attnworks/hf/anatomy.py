@@ -95,7 +95,9 @@ class HFPart(Part):
         model, layout, attention = self.place()
         if self.weights is not None:
             return super().value_weights()
-        if layout.value is None or layout.output is None or added_to(attention) is not None:
+        if layout.value is None or layout.output is None or "output" in layout.problems:
+            return None
+        if added_to(attention) is not None:
             return None
         (W_V, b_V), output = _by_head(model, layout.value), _linear(model, layout.output)
         return ValueWeights(W_V, _rows_by_head(output.weight, layout.output.index), b_V, output.bias)

@@ -12,6 +12,7 @@ from typing import Any
 from torch import Tensor
 
 from attnworks.core.display import rich_html
+from attnworks.core.errors import AttnworksError, UsageError, short_message
 from attnworks.models.modes import in_float64, inference_mode
 from attnworks.text.passages import Passage
 from attnworks.text.tokens import Batch
@@ -120,12 +121,25 @@ def check_on_model(
             for number in range(len(text.batches)):
                 batch, (sentence,) = text.batch(number)
                 batch = batch.to(next(subject.model.parameters()).device)
+                if not number:
+                    _check_runs(subject, batch)
                 subject.run(batch, _TallyHook(layers, f"sentence {int(sentence) + 1}"))
                 if stacks:
                     _add_stacks(stacks, subject, batch, f"sentence {int(sentence) + 1}")
                 advance(1)
     places = {claim.id: place for place, claim in enumerate(all_claims())}
     return sorted([*layers, *stacks], key=lambda tally: places[tally.law.id])
+
+
+def _check_runs(subject: Subject, batch: Batch) -> None:
+    """Refuse a model whose own code does not run in float64, such as one that makes masks in float32."""
+    try:
+        subject.run(batch, None)
+    except AttnworksError:
+        raise
+    except Exception as error:
+        got, remedy = f"one that raises {type(error).__name__}: {short_message(error)}", "choose another model"
+        raise UsageError(f"claims on {subject.name}", "a model that runs in float64", got, remedy) from error
 
 
 def _add_stacks(tallies: Sequence[LawTally], subject: Subject, batch: Batch, sentence: str) -> None:

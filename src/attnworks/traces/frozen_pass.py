@@ -179,7 +179,7 @@ def _frozen_output(traced: PartTrace, real: Tensor) -> FrozenOutput | None:
     W_O, b_O = W.W_O.detach().to(wide), None if W.b_O is None else W.b_O.detach().to(wide)
     bias = None if part.bias is None else part.bias.detach().to(wide)
     asked, expected = f"paths through {attention.slot}", "a layer that adds its heads times W_O, or a norm of that"
-    if W_O.shape[:2] != attention.Y.shape[1::2]:
+    if tuple(W_O.shape) != (*attention.Y.shape[1::2], traced.output.shape[-1]):
         raise UsageError(asked, expected, "heads of other sizes", REMEDY)
     Z = torch.einsum("bhiv,hve->bie", attention.Y.to(wide), W_O)
     Z = Z if b_O is None else Z + b_O
