@@ -133,7 +133,7 @@ def test_without_matplotlib_nothing_is_measured(
 ) -> None:
     find = importlib.util.find_spec
     monkeypatch.setattr(importlib.util, "find_spec", lambda name, *_: None if name == "matplotlib" else find(name))
-    text = one_line(bench("--plot", str(tmp_path / "a.svg"), "--mechanisms", "dense"), code=1)
+    text = one_line(bench("--plot", str(tmp_path / "a.svg"), "--mechanisms", "dense"), code=2)
     assert "pip install 'attnworks[plot]'" in text and not measured
 
 
@@ -141,7 +141,7 @@ def test_without_matplotlib_nothing_is_measured(
 def test_a_picture_that_cannot_be_written_is_refused_first(
     measured: dict[str, Any], tmp_path: Path, place: str
 ) -> None:
-    text = one_line(bench("--plot", str(tmp_path / place), "--mechanisms", "dense"), code=1)
+    text = one_line(bench("--plot", str(tmp_path / place), "--mechanisms", "dense"), code=2)
     assert "a file ending in .svg" in text and not measured
 
 
@@ -152,7 +152,7 @@ def test_a_picture_without_permission_is_refused_first(
     if locked:
         (tmp_path / locked).touch()
     monkeypatch.setattr(os, "access", lambda path, mode: not mode & os.W_OK or Path(path) != tmp_path / locked)
-    text = one_line(bench("--plot", str(tmp_path / "times.svg"), "--mechanisms", "dense"), code=1)
+    text = one_line(bench("--plot", str(tmp_path / "times.svg"), "--mechanisms", "dense"), code=2)
     assert "no permission to write" in text and not measured
 
 
@@ -161,7 +161,7 @@ def test_a_disk_that_fills_up_is_one_line(measured: dict[str, Any], tmp_path: Pa
     pytest.importorskip("matplotlib")
     (tmp_path / "times.svg").symlink_to("/dev/full")
     result = bench("--plot", str(tmp_path / "times.svg"), "--mechanisms", "dense")
-    assert result.exit_code == 1 and measured
+    assert result.exit_code == 2 and measured
     assert result.stderr.splitlines()[-1].startswith("attnworks: draw ") and "No space left" in result.stderr
 
 

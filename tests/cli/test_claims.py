@@ -106,7 +106,7 @@ def test_mistakes_in_one_line(tmp_path: Path) -> None:
     assert "did you mean 'S4.17'" in mistake("SO.17")
     assert "got --explain too" in mistake("--on", tmp_path, "--explain")
     assert "got a verdict too" in mistake("--on", tmp_path, "--verdict", "false")
-    assert claims("--on", tmp_path / "nothing").exit_code == 1
+    assert claims("--on", tmp_path / "nothing").exit_code == 2
 
 
 def test_on_a_model(tmp_path: Path) -> None:

@@ -63,7 +63,7 @@ def test_a_translator_that_was_trained_further_is_kept(shown: Result, folder: Pa
     """As after the test before, which resumes its training."""
     before = (folder / "translator" / "run.json").read_bytes()
     result = run("demo", "--quick", "--out", folder)
-    assert result.exit_code == 1 and result.stderr == (
+    assert result.exit_code == 2 and result.stderr == (
         f"attnworks: demo in {folder}: expected a demo that may be replaced, got a translator that was trained "
         "further; move it, or choose another --out\n"
     )
@@ -88,7 +88,7 @@ def test_a_folder_of_somebody_else_is_refused(name: str, tmp_path: Path) -> None
     (tmp_path / name).write_text("mine")
     for place in (tmp_path, tmp_path / name):
         result = run("demo", "--quick", "--out", place)
-        assert result.exit_code == 1 and result.stdout == ""
+        assert result.exit_code == 2 and result.stdout == ""
         assert result.stderr.startswith("attnworks: demo in") and "choose another --out" in result.stderr
     assert [path.name for path in tmp_path.iterdir()] == [name] and (tmp_path / name).read_text() == "mine"
 

@@ -251,10 +251,10 @@ def test_what_was_left_out_is_said(folders: dict[str, Path], tmp_path: Path) -> 
 
 
 def test_no_model(tmp_path: Path, text: Path) -> None:
-    assert "nothing at this path" in mistake(tmp_path / "nowhere", "--text", text, code=1)
+    assert "nothing at this path" in mistake(tmp_path / "nowhere", "--text", text)
     (tmp_path / "folder").mkdir()
-    assert "config.json" in mistake(tmp_path / "folder", "--text", text, code=1)
-    assert "a model folder" in mistake(text, "--text", text, code=1)
+    assert "config.json" in mistake(tmp_path / "folder", "--text", text)
+    assert "a model folder" in mistake(text, "--text", text)
 
 
 @pytest.mark.parametrize(
@@ -268,10 +268,10 @@ def test_text_without_text(content: str, told: str, folders: dict[str, Path], tm
 
 
 def test_no_text_file(folders: dict[str, Path], tmp_path: Path) -> None:
-    assert "none.txt" in mistake(folders["gpt2"], "--text", tmp_path / "none.txt", code=1)
+    assert "none.txt" in mistake(folders["gpt2"], "--text", tmp_path / "none.txt")
     (tmp_path / "none.txt").write_text("")
     for option in ("--text", "--parses"):
-        assert "an empty file" in mistake(folders["gpt2"], option, tmp_path / "none.txt", code=1)
+        assert "an empty file" in mistake(folders["gpt2"], option, tmp_path / "none.txt")
 
 
 @pytest.mark.parametrize("name", ["bert", "gpt2", "llama", "bart"])
@@ -290,7 +290,7 @@ def test_pickles_are_not_opened(tmp_path: Path, text: Path, folders: dict[str, P
     folder.mkdir()
     (folder / "config.json").write_bytes((folders["bert"] / "config.json").read_bytes())
     torch.save({}, folder / "pytorch_model.bin")
-    assert "pickle" in mistake(folder, "--text", text, code=1)
+    assert "pickle" in mistake(folder, "--text", text)
 
 
 def test_code_of_others_is_not_run(tmp_path: Path, text: Path) -> None:
@@ -299,7 +299,7 @@ def test_code_of_others_is_not_run(tmp_path: Path, text: Path) -> None:
     config |= {"model_type": "own", "auto_map": {"AutoModel": "modeling.Own", "AutoConfig": "modeling.Config"}}
     (folder / "config.json").write_text(json.dumps(config))
     (folder / "modeling.py").write_text("raise SystemExit('ran')")
-    assert "code of its own" in mistake(folder, "--text", text, code=1)
+    assert "code of its own" in mistake(folder, "--text", text)
 
 
 @pytest.mark.parametrize(("bad", "told"), [(float("nan"), "NaN"), (float("inf"), "infinite")])
@@ -309,7 +309,7 @@ def test_weights_that_are_no_numbers(bad: float, told: str, tmp_path: Path, text
     name = next(name for name in weights if "layer.1.attention.self.key.weight" in name)
     weights[name][3, 2] = bad
     save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
-    line = mistake(folder, "--text", text, code=1)
+    line = mistake(folder, "--text", text)
     assert told in line and "layer.1.attention" in line
 
 
@@ -395,8 +395,8 @@ def test_a_tokenizer_of_another_model(tmp_path: Path, text: Path) -> None:
 
 
 def test_a_place_that_is_taken(folders: dict[str, Path], text: Path, tmp_path: Path) -> None:
-    assert "new place" in mistake(folders["bert"], "--text", text, "--out", folders["gpt2"], code=1)
-    assert "new place" in mistake(folders["bert"], "--text", text, "--out", text, code=1)
+    assert "new place" in mistake(folders["bert"], "--text", text, "--out", folders["gpt2"])
+    assert "new place" in mistake(folders["bert"], "--text", text, "--out", text)
     assert (folders["gpt2"] / "config.json").is_file() and text.is_file()
 
 

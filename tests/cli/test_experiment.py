@@ -59,7 +59,7 @@ def test_a_folder_of_something_else_is_refused(pairs: str, tmp_path: Path) -> No
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "run.json").write_text("{}")
     code, _, stderr = experiment("--corpus", pairs, "--out", tmp_path / "out")
-    assert code == 1 and "a new folder, or one with the experiment" in stderr
+    assert code == 2 and "a new folder, or one with the experiment" in stderr
 
 
 @pytest.mark.smoke

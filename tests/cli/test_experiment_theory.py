@@ -144,7 +144,7 @@ def test_folders_of_something_else_are_refused_and_left_alone(tmp_path: Path) ->
     (tmp_path / "file").write_text("mine")
     for place in ("context", "run", "broken", "file"):
         code, _, stderr = experiment(*small("paths"), "--out", tmp_path / place)
-        assert code == 1 and "a new folder, or one with results of paths" in stderr
+        assert code == 2 and "a new folder, or one with results of paths" in stderr
     assert (tmp_path / "run" / "run.json").read_text() == "{}" and (tmp_path / "file").read_text() == "mine"
     (tmp_path / "empty").mkdir()
     assert experiment(*small("paths"), "--out", tmp_path / "empty")[0] == 0
@@ -164,7 +164,7 @@ def test_nothing_is_left_half_written(tmp_path: Path, monkeypatch: pytest.Monkey
 
     monkeypatch.setattr(THEORY_EXPERIMENTS["context"], "draw", failing)
     code, _, stderr = experiment(*small("context"), "--out", tmp_path / "out")
-    assert code == 1 and "No space left on device" in stderr and not [*tmp_path.iterdir()]
+    assert code == 2 and "No space left on device" in stderr and not [*tmp_path.iterdir()]
 
 
 @pytest.mark.parametrize("name", SMALL)

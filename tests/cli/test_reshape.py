@@ -255,7 +255,7 @@ def test_rates_that_are_no_rates(run: Path, tmp_path: Path) -> None:
 
 def test_text_that_is_missing_or_too_short(run: Path, tmp_path: Path) -> None:
     heads = ("--heads", "enc.*", "--out", tmp_path / "out")
-    assert "x.txt" in mistake("project", run, *heads, "--text", tmp_path / "x.txt", code=1)
+    assert "x.txt" in mistake("project", run, *heads, "--text", tmp_path / "x.txt")
     short = write_lines(tmp_path / "short.txt", LINES[:3])
     assert "4 different sentences" in mistake("project", run, *heads, "--text", short)
 
@@ -267,7 +267,7 @@ def test_places_that_are_taken(run: Path, projected: tuple[Path, str], tmp_path:
         ("undo", projected[0]),
         ("replay", projected[0], "--on", run),
     ):
-        line = mistake(*words, "--out", tmp_path / "out", code=1)
+        line = mistake(*words, "--out", tmp_path / "out")
         assert "an existing file or folder" in line and "choose another --out" in line
     assert (tmp_path / "out").read_text() == "mine"
 
@@ -276,12 +276,12 @@ def test_models_that_are_not_there(run: Path, tmp_path: Path) -> None:
     out = ("--out", tmp_path / "out")
     nowhere = tmp_path / "nowhere"
     for words in (("project", nowhere, "--heads", "*", *out), ("undo", nowhere, *out), ("history", nowhere)):
-        assert "nothing at this path" in mistake(*words, code=1)
-    assert "nowhere" in mistake("replay", nowhere, "--on", run, *out, code=1)
-    assert "got no history" in mistake("undo", run, *out, code=1)
-    assert "got no history" in mistake("replay", run, "--on", run, *out, code=1)
+        assert "nothing at this path" in mistake(*words)
+    assert "nowhere" in mistake("replay", nowhere, "--on", run, *out)
+    assert "got no history" in mistake("undo", run, *out)
+    assert "got no history" in mistake("replay", run, "--on", run, *out)
     (tmp_path / "empty").mkdir()
-    mistake("project", tmp_path / "empty", "--heads", "*", *out, code=1)
+    mistake("project", tmp_path / "empty", "--heads", "*", *out)
 
 
 def test_models_without_heads(tmp_path: Path) -> None:

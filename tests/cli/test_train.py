@@ -220,7 +220,7 @@ def test_unknown_names(corpus: str, tmp_path: Path) -> None:
     assert "did you mean 'tiny'?" in mistake("tinny", "--corpus", corpus, "--steps", 1, *out)
     assert "did you mean 'grammar'?" in mistake("small", "--corpus", "gramar", "--steps", 1, *out)
     assert "danse" in mistake("small", "--corpus", corpus, "--mechanism", "danse", "--steps", 1, *out)
-    assert "missing.tsv" in mistake("small", "--corpus", "tsv:missing.tsv", "--steps", 1, *out, code=1)
+    assert "missing.tsv" in mistake("small", "--corpus", "tsv:missing.tsv", "--steps", 1, *out)
     assert not (tmp_path / "run").exists()
 
 
@@ -244,16 +244,16 @@ def test_bad_values(option: str, corpus: str, tmp_path: Path) -> None:
 
 def test_a_place_that_is_taken(corpus: str, tmp_path: Path) -> None:
     (tmp_path / "run").mkdir()
-    line = mistake("small", "--corpus", corpus, "--steps", 1, "--out", tmp_path / "run", code=1)
+    line = mistake("small", "--corpus", corpus, "--steps", 1, "--out", tmp_path / "run")
     assert "an existing file or folder" in line and "--resume" in line
     (tmp_path / "file").write_text("x")
-    assert "file" in mistake("small", "--corpus", corpus, "--steps", 1, "--out", tmp_path / "file" / "run", code=1)
-    mistake("small", "--corpus", corpus, "--steps", 1, "--out", tmp_path / ("x" * 300), code=1)
+    assert "file" in mistake("small", "--corpus", corpus, "--steps", 1, "--out", tmp_path / "file" / "run")
+    mistake("small", "--corpus", corpus, "--steps", 1, "--out", tmp_path / ("x" * 300))
 
 
 def test_resuming_nothing(tmp_path: Path) -> None:
-    assert "nothing there" in mistake("--resume", tmp_path / "nowhere", code=1)
-    assert "a folder without it" in mistake("--resume", tmp_path, code=1)
+    assert "nothing there" in mistake("--resume", tmp_path / "nowhere")
+    assert "a folder without it" in mistake("--resume", tmp_path)
 
 
 @pytest.mark.parametrize("option", ["--seed 3", "--seed 0", "--pairs 3", "--vocabulary bpe", "--batch-tokens 9"])

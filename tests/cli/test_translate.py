@@ -228,9 +228,9 @@ def check_tree(steps: list[dict[str, Any]], beams: int) -> None:
 
 
 def test_no_run(runs: dict[str, Path], tmp_path: Path) -> None:
-    assert "nothing at this path" in mistake(tmp_path / "nowhere", KNOWN, code=1)
-    assert "a model folder, with config.json, got none in it" in mistake(tmp_path, KNOWN, code=1)
-    line = mistake(runs["untrained"], KNOWN, code=1)
+    assert "nothing at this path" in mistake(tmp_path / "nowhere", KNOWN)
+    assert "a model folder, with config.json, got none in it" in mistake(tmp_path, KNOWN)
+    line = mistake(runs["untrained"], KNOWN)
     assert "a checkpoint, got none yet" in line and f"--resume {runs['untrained']}" in line
 
 
@@ -255,13 +255,13 @@ def test_bytes_that_are_no_text(runs: dict[str, Path]) -> None:
 
 
 def test_a_trace_that_cannot_be_written(runs: dict[str, Path], tmp_path: Path) -> None:
-    assert str(tmp_path) in mistake(runs["small"], KNOWN, "--trace", tmp_path, code=1)
+    assert str(tmp_path) in mistake(runs["small"], KNOWN, "--trace", tmp_path)
 
 
 @pytest.mark.parametrize("name", ["source.json", "target.json"])
 def test_a_changed_vocabulary(name: str, runs: dict[str, Path], tmp_path: Path) -> None:
     run = Path(shutil.copytree(runs["small"], tmp_path / "run"))
     Vocabulary.train("word", [["other", "words"]]).save(run / name)
-    assert name in mistake(run, KNOWN, code=1)
+    assert name in mistake(run, KNOWN)
     (run / name).unlink()
-    assert name in mistake(run, KNOWN, code=1)
+    assert name in mistake(run, KNOWN)

@@ -59,7 +59,7 @@ def run(*arguments: object) -> Result:
 def mistake(*arguments: object) -> str:
     result = run(*arguments)
     lines = result.stderr.splitlines()
-    assert result.exit_code in (1, 2) and result.stdout == "" and len(lines) == 1, result.output
+    assert result.exit_code == 2 and result.stdout == "" and len(lines) == 1, result.output
     assert lines[0].startswith("attnworks: ")
     return lines[0]
 

@@ -16,7 +16,7 @@ import click
 from attnworks import __version__
 from attnworks.cli.console import echo
 from attnworks.cli.options import SuggestingGroup
-from attnworks.core.errors import AttnworksError, UnknownNameError, UsageError, printable
+from attnworks.core.errors import AttnworksError, DivergedError, printable
 from attnworks.core.plugins import load_requested
 
 _VERBS = {
@@ -82,7 +82,7 @@ class Verbs(SuggestingGroup):
                 return super().invoke(ctx)
         except AttnworksError as error:
             echo(f"attnworks: {error}", err=True)
-            ctx.exit(2 if isinstance(error, UsageError | UnknownNameError) else 1)
+            ctx.exit(1 if isinstance(error, DivergedError) else 2)
         except KeyboardInterrupt:
             echo("attnworks: stopped", err=True)
             ctx.exit(130)
@@ -94,7 +94,7 @@ class Verbs(SuggestingGroup):
 
             asked = "use the file system" if error.filename is None else f"use {os.fsdecode(error.filename)}"
             echo(f"attnworks: {disk_error(error, asked, 'check the path')}", err=True)
-            ctx.exit(1)
+            ctx.exit(2)
         except (MemoryError, RuntimeError) as error:
             if not isinstance(error, MemoryError) and not any(words in str(error) for words in _OUT_OF_MEMORY):
                 raise

@@ -677,7 +677,7 @@ def test_a_refusal_writes_nothing(chain: Chain, tmp_path: Path, monkeypatch: pyt
     monkeypatch.setattr("attnworks.reshape.growth.score.MIN_TRUST", 1e9)
     for where in (("--where", "enc.0.0:keys=2"), ("--add", 2)):
         result = shell("grow", chain.run, *where, *FEW, "--out", tmp_path / "out")
-        assert result.exit_code == 1 and result.stdout == ""
+        assert result.exit_code == 2 and result.stdout == ""
         assert result.stderr.splitlines()[-1].startswith("attnworks: to grow: expected a place where more width lowers")
         assert "leave the model as it is" in result.stderr and not (tmp_path / "out").exists()
     assert list(tmp_path.iterdir()) == []
