@@ -15,7 +15,7 @@ from attnworks.hf.coverage import reference, verbs
 from attnworks.hf.coverage.calls import attention_calls
 from attnworks.hf.coverage.page import GOALS, counts, page, summary
 from attnworks.hf.coverage.reference import NotCheckedError, WrongNumbersError, mean_entropy, run
-from attnworks.hf.coverage.sweep import Row, outcome, read_rows, study, sweep, write_rows
+from attnworks.hf.coverage.sweep import NOT_CHECKED, Row, outcome, read_rows, study, sweep, write_rows
 from attnworks.hf.coverage.verbs import VERBS, Case
 from attnworks.hf.tiny import text_model_types, tiny_model
 
@@ -200,7 +200,8 @@ def test_a_sweep_goes_through_processes_and_its_rows_are_read_again(tmp_path: Pa
 
 
 def rows_for_the_page() -> dict[str, Row]:
-    works = {verb: {"outcome": "works", "checked": ""} for verb in VERBS}
+    works: dict[str, Any] = {verb: {"outcome": "works", "checked": ""} for verb in VERBS}
+    works["claims"]["checked"] = f"{NOT_CHECKED}: no outputs"
     crash = {"outcome": "crashes", "why": "KeyError: 'a | b'", "frames": ["layer.py:3", "model.py:5"]}
     refusal = {"outcome": "refuses", "why": "a: expected b, got c; d", "got": "OneForCausalLM at dec.1.3"}
     return {
@@ -212,8 +213,8 @@ def rows_for_the_page() -> dict[str, Row]:
 
 def test_the_page_has_counts_reasons_and_a_row_per_type() -> None:
     text = page(rows_for_the_page())
-    assert "| examine | 285 | 1 | 0 | 1 | 0 | 0 |" in text
-    assert "| prune | 265 | 1 | 1 | 0 | 0 | 0 |" in text, "prune counts where heads can be named too"
+    assert "| examine | 285 | 1 | 0 | 1 | 0 | 0 | 0 |" in text and "| claims |  | 2 | 0 | 0 | 0 | 0 | 2 |" in text
+    assert "| prune | 265 | 1 | 1 | 0 | 0 | 0 | 0 |" in text, "prune counts where heads can be named too"
     assert "- 1: **crash** KeyError: 'a / b' @ layer.py:3: two" in text
     assert "- 1: the model at a layer: two" in text
     assert "| `one` | yes " in text and "- `six`: needs pictures" in text

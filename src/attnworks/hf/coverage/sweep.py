@@ -30,6 +30,9 @@ VERB_SECONDS, TYPE_SECONDS = 40, 600
 FRAMES = 5
 """Last frames of a traceback that are kept."""
 
+NOT_CHECKED = "not checked"
+"""How `checked` begins where a verb works and its numbers could not be compared with those of the model."""
+
 Row = dict[str, Any]
 """What was found about one type: class, dtype, seconds, and for each verb outcome and reason; or why there is none."""
 
@@ -65,7 +68,7 @@ def outcome(verb: Callable[[Case], str], case: Case) -> Row:
         with time_limit(VERB_SECONDS):
             found: Row = {"outcome": "works", "checked": verb(case)}
     except NotCheckedError as error:
-        found = {"outcome": "works", "checked": f"not checked: {error}"}
+        found = {"outcome": "works", "checked": f"{NOT_CHECKED}: {error}"}
     except WrongNumbersError as error:
         found = {"outcome": "wrong", "why": str(error)}
     except NotMeasuredError as error:
