@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,8 @@ from attnworks.models.folder import CONFIG_FILE, read_config_file
 from attnworks.traces.subject import Subject
 
 AnyPath = str | os.PathLike[str]
+NEARLY_ALL = 0.9
+"""A part with this share of the parameters of a model is shown by its own parts."""
 _GOES_WITH = {
     "vocabulary_size": ("model",),
     "length": ("mechanism", "compare"),
@@ -261,12 +264,24 @@ def _config(model: Any) -> ModelConfig | None:
 
 
 def _parts(module: nn.Module) -> dict[str, int]:
-    """The parameters of each direct part of a module; a parameter that several parts share is counted once."""
-    parts: dict[str, int] = {}
-    for name, parameter in module.named_parameters():
-        part = name.partition(".")[0]
-        parts[part] = parts.get(part, 0) + parameter.numel()
-    return parts
+    """The parameters of each direct part of a module; a parameter that several parts share is counted once.
+
+    In place of a part that holds nearly all of them, such as the model below an output layer, stand its own parts.
+    """
+    modules, opened = dict(module.named_modules()), list[str]()
+    while True:
+        parts: dict[str, int] = {}
+        for name, parameter in module.named_parameters():
+            words = name.split(".")
+            depth = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(words, opened, strict=False)))
+            part = ".".join(words[: depth + 1])
+            parts[part] = parts.get(part, 0) + parameter.numel()
+        largest = max(parts, key=lambda part: parts[part], default="")
+        inner = modules.get(largest)
+        spread = parts.get(largest, 0) < NEARLY_ALL * sum(parts.values())
+        if spread or inner is None or isinstance(inner, nn.ModuleList) or not any(True for _ in inner.children()):
+            return parts
+        opened = largest.split(".")
 
 
 def _one_mechanism(mechanism: str, length: int, num_heads: int, width: int, causal: bool) -> MechanismCount:
