@@ -305,6 +305,10 @@ REFUSED: list[tuple[Any, str]] = [
     (plain(attention={"heads": 3, "d_k": 5}), "attention.d_v: expected int | tuple[int, ...], got nothing; add"),
     (plain(attention={"heads": 3, "d_k": 5, "dv": 2}), "key of config.attention 'dv': expected one of"),
     (plain(attention={"heads": 1, "d_k": 5, "d_v": 2, "mechanism": [1]}), "mechanism: expected str | tuple[str, ...]"),
+    (
+        plain(attention={"heads": 1, "d_k": 5, "d_v": 2, "mechanism": "near"}),
+        "For one of a plug-in, name its module: attnworks --plugin MODULE, or import it",
+    ),
     (plain(slots=[]), "config.slots: expected dict[str, "),
     (plain(slots={"enc.0": 3}), "config.slots.enc.0: expected AttentionConfig, got int 3"),
     (plain(slots={"enc.0": {"heads": "3", "d_k": 5, "d_v": 2}}), "config.slots.enc.0.heads: expected int, got str '3'"),

@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Literal, TypeVar, get_args
 from attnworks.attention import Geometry, MechanismSpec
 from attnworks.attention.heads import HeadGroup, grouped
 from attnworks.core.checks import LARGEST_FLOAT, choice, each, integer, number
-from attnworks.core.errors import UsageError
+from attnworks.core.errors import UnknownNameError, UsageError
 from attnworks.core.json_records import parse, shown_value
 from attnworks.core.places import Kind, Slot
 
@@ -280,4 +280,10 @@ def config_from_json(data: object) -> ModelConfig:
         raise UsageError("a model config", 'a JSON object with "kind"', shown_value(data), kinds)
     choice("model kind", data["kind"], _CONFIGS)
     fields = {key: value for key, value in data.items() if key != "kind"}
-    return parse(_CONFIGS[data["kind"]], fields, "config")
+    try:
+        return parse(_CONFIGS[data["kind"]], fields, "config")
+    except UnknownNameError as error:
+        if not error.asked.startswith("mechanism "):
+            raise
+        remedy = f"{error.remedy} For one of a plug-in, name its module: attnworks --plugin MODULE, or import it"
+        raise UnknownNameError(error.asked, error.expected, error.got, remedy) from None
