@@ -84,25 +84,28 @@ _MODULES = ("attention", "exam", "hf", "models", "nn", "reshape", "text", "trace
 __all__ = ["__version__", *_MODULES, *_HOME]  # pyright: ignore[reportUnsupportedDunderAll]
 
 
-def __getattr__(name: str) -> object:
+def _get(name: str) -> object:
     """Import public names on first use, so that `attnworks --help` never waits for torch."""
     if name in _MODULES:
         return importlib.import_module(f"attnworks.{name}")
     if name not in _HOME:
-        import difflib
+        from attnworks.core.suggestions import name_instead
 
-        close = difflib.get_close_matches(name, __all__, n=1)
-        remedy = f"did you mean {close[0]!r}?" if close else f"it has {', '.join(sorted(__all__))}"
-        raise AttributeError(f"module 'attnworks' has no attribute {name!r}; {remedy}")
+        raise AttributeError(f"module 'attnworks' has no attribute {name!r}; {name_instead(name, __all__)}")
     found = getattr(importlib.import_module(f"attnworks.{_HOME[name]}"), name)
     return _suggesting(found) if isinstance(found, FunctionType) else found
+
+
+if not TYPE_CHECKING:  # type checkers would believe that every name is there
+    __getattr__ = _get
 
 
 @functools.cache
 def _suggesting(function: FunctionType) -> Callable[..., object]:
     """The function, whose errors for misspelled arguments, and for too many without a name, say what to write."""
-    import difflib
     import inspect
+
+    from attnworks.core.suggestions import argument_instead
 
     known = inspect.signature(function).parameters
     if any(parameter.kind is parameter.VAR_KEYWORD for parameter in known.values()):
@@ -115,13 +118,12 @@ def _suggesting(function: FunctionType) -> Callable[..., object]:
     def call(*given: object, **named: object) -> object:
         if len(given) > len(unnamed) and not takes_any:
             others = [name for name in known if name not in unnamed]
-            remedy = f"give the others by name, such as {others[0]}=..." if others else "leave the others out"
+            example = "tokenizer" if "tokenizer" in others else others[0] if others else None
+            remedy = f"give the others by name, such as {example}=..." if example else "leave the others out"
             order = f"{function.__name__}({', '.join(unnamed)})"
             raise TypeError(f"{order} got {len(given)} arguments without a name; {remedy}")
         for name in named.keys() - known.keys():
-            short = [argument for argument in known if name == "".join(word[0] for word in argument.split("_"))]
-            close = [*short, *difflib.get_close_matches(name, known, n=1)]
-            remedy = f"did you mean {close[0]!r}?" if close else f"it has {', '.join(known)}"
+            remedy = argument_instead(name, known)
             raise TypeError(f"{function.__name__}() got an unexpected keyword argument {name!r}; {remedy}")
         return function(*given, **named)
 

@@ -140,8 +140,8 @@ def test_a_model_that_was_not_examined(folders: dict[str, Path]) -> None:
     model = tiny_folder("bert")
     result = CliRunner().invoke(main, ["compare", str(model), str(folders["a"])])
     assert result.exit_code == 2 and result.stderr == (
-        f"attnworks: compare {model}: expected the folder of an examination, got a model; "
-        f"first: attnworks examine {model} --out EXAM; then compare EXAM\n"
+        f"attnworks: load {model}: expected the folder of an examination, got a model; "
+        f"first: attnworks examine {model} --out EXAM; then use EXAM\n"
     )
 
 

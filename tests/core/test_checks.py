@@ -111,7 +111,7 @@ def test_an_optional_choice_of_options_may_be_left_out() -> None:
 def test_a_new_place_is_one_where_nothing_is(tmp_path: Path) -> None:
     new_place(tmp_path / "a" / "b")
     (tmp_path / "file").touch()
-    with pytest.raises(FolderError, match=r"^train to .*: expected a place where nothing is, .*; go elsewhere$"):
+    with pytest.raises(FolderError, match=r"^train to .*: expected a path that does not exist yet, .*; go elsewhere$"):
         new_place(tmp_path / "file", "train to", "go elsewhere")
     with pytest.raises(FolderError, match="expected a folder"):
         new_place(tmp_path / "file" / "b")

@@ -227,7 +227,7 @@ def test_saving_from_python(bert: Path, tmp_path: Path) -> None:
     subject = attnworks.open(bert)
     subject.save(tmp_path / "copy")
     assert weights_fingerprint(attnworks.open(tmp_path / "copy").model) == weights_fingerprint(subject.model)
-    with pytest.raises(FolderError, match="a place where nothing is"):
+    with pytest.raises(FolderError, match="a path that does not exist yet"):
         subject.save(tmp_path / "copy")
     subject.save(tmp_path / "copy", overwrite=True)
     as_it_came = TINY["bert"].build()

@@ -201,7 +201,7 @@ def refused_to_save(place: Path, *texts: str, overwrite: bool = False) -> None:
 
 def test_nothing_is_overwritten_unasked(saved: Path) -> None:
     before = snapshot(saved)
-    refused_to_save(saved, "expected a place where nothing is", "choose another place or pass overwrite=True")
+    refused_to_save(saved, "expected a path that does not exist yet", "choose another place or pass overwrite=True")
     assert snapshot(saved) == before and entries(saved.parent) == {"model"}
 
 

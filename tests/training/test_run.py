@@ -427,7 +427,7 @@ def one_line(error: pytest.ExceptionInfo[Exception]) -> str:
 
 def test_an_existing_place(corpus: str, tmp_path: Path) -> None:
     (tmp_path / "there").mkdir()
-    with pytest.raises(FolderError, match="place where nothing is") as caught:
+    with pytest.raises(FolderError, match="path that does not exist yet") as caught:
         Run.create(recipe(corpus), tmp_path / "there")
     assert "--resume" in one_line(caught)
 
@@ -577,5 +577,7 @@ def test_sentences_too_long_for_the_mechanism_are_refused_before_anything_is_wri
 @pytest.mark.parametrize("device", ["", "nowhere", "cuda:99", "cpu:x"])
 def test_a_device_that_is_not_there_is_refused(device: str, corpus: str, tmp_path: Path) -> None:
     straight(corpus, tmp_path / "run", steps=1)
-    with pytest.raises(UsageError, match="expected one that torch can use"):
+    unusable = f"^device {device}: expected a device that torch can use, got "
+    unknown = f"^device: expected cpu, cuda, cuda:1 or mps, got '{device}'; use cpu$"
+    with pytest.raises(UsageError, match=unusable if device == "cuda:99" else unknown):
         Run.resume(tmp_path / "run", device=device)

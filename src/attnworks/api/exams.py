@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import shlex
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path, PurePath
@@ -21,14 +20,12 @@ from attnworks.exam.examination import Examination
 from attnworks.exam.examiner import ExamSettings, run_examination
 from attnworks.exam.folder import check_exam_place, is_exam_folder, read_exam, write_exam
 from attnworks.exam.measures import choose_measures
-from attnworks.models.folder import CONFIG_FILE
 from attnworks.page.browser import open_file
 from attnworks.page.contents import PageExam, exam_label
 from attnworks.page.file import WrittenPage, check_out
 from attnworks.page.file import report as write_page
 from attnworks.reshape.history import receipts_of
 from attnworks.text.sources import Texts, read_texts
-from attnworks.traces.subject import is_run
 from attnworks.traces.text import EXAM_BATCH_TOKENS
 
 if TYPE_CHECKING:
@@ -260,15 +257,6 @@ def compare(before: Examination | AnyPath, after: Examination | AnyPath, *, top:
     >>> attnworks.compare("exams/bert", "exams/bert-pruned")  # doctest: +SKIP
     """
     integer("top", top, 1)
-    first, second = (exam if isinstance(exam, Examination) else _read_to_compare(exam) for exam in (before, after))
+    first, second = (exam if isinstance(exam, Examination) else read_exam(exam) for exam in (before, after))
     names = [exam_label(exam) if isinstance(exam, Examination) else str(exam) for exam in (before, after)]
     return replace(compare_exams(first, second), names=(names[0], names[1]), top=top)
-
-
-def _read_to_compare(folder: AnyPath) -> Examination:
-    """The examination in a folder; an error that says how to get one for the folder of a model."""
-    path = Path(folder)
-    if path.is_dir() and not is_exam_folder(path) and (is_run(path) or (path / CONFIG_FILE).is_file()):
-        commands = f"first: attnworks examine {shlex.quote(str(path))} --out EXAM; then compare EXAM"
-        raise UsageError(f"compare {path}", "the folder of an examination", "a model", commands)
-    return read_exam(folder)

@@ -146,4 +146,7 @@ def history(path: AnyPath) -> History:
 
     >>> attnworks.history("runs/half")  # doctest: +SKIP
     """
+    if not isinstance(path, str | os.PathLike):
+        remedy = "its receipts were returned with it; out= writes a folder with a history"
+        raise UsageError("history", "a folder, or the id of a model", f"a {type(path).__name__} in memory", remedy)
     return History(receipts_of(str(path)), str(path))

@@ -125,14 +125,10 @@ def prepare(options: dict[str, Any]) -> bool:
     """Take --threads and --json out of the options, check the device, seed torch; whether --json was given."""
     import torch
 
-    from attnworks.core.errors import UsageError
+    from attnworks.core.tensors import check_device
 
     set_threads(options.pop("threads", None))
     torch.manual_seed(options.get("seed") or 0)
     device = options.get("device") or "cpu"
-    try:
-        torch.zeros(1, device=device).item()
-    except (RuntimeError, AssertionError) as error:
-        got = str(error).splitlines()[0]
-        raise UsageError(f"--device {device}", "a device that torch can use", got, "use --device cpu") from error
+    check_device(device, "--device", "use --device cpu")
     return options.pop("as_json", False)

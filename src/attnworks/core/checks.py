@@ -80,7 +80,7 @@ def new_place(path: Path, verb: str = "write to", remedy: str = "choose another 
     asked = f"{verb} {path}"
     with disk_errors(asked, remedy):
         if path.exists():
-            raise FolderError(asked, "a place where nothing is", "an existing file or folder", remedy)
+            raise FolderError(asked, "a path that does not exist yet", "an existing file or folder", remedy)
         home = next(parent for parent in path.absolute().parents if parent.exists())
     if not home.is_dir() or not os.access(home, os.W_OK):
         raise FolderError(asked, "a folder that can be written to", f"{home}, which cannot", remedy)

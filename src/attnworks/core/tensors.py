@@ -70,9 +70,14 @@ def tensors_of(model: nn.Module) -> dict[str, Tensor]:
     return {**parameters_of(model), **buffers}
 
 
-def check_device(device: str) -> None:
+def check_device(device: str, option: str = "device", remedy: str = "use cpu") -> None:
     """An error for a device that torch cannot use here."""
     try:
-        torch.empty(0, device=device)
+        torch.device(device)
+    except (RuntimeError, TypeError):
+        raise UsageError(option, "cpu, cuda, cuda:1 or mps", repr(device), remedy) from None
+    try:
+        torch.zeros(1, device=device).item()
     except (RuntimeError, AssertionError) as error:
-        raise UsageError(f"device {device!r}", "one that torch can use", short_message(error), "use cpu") from None
+        got = short_message(str(error).splitlines()[0])
+        raise UsageError(f"{option} {device}", "a device that torch can use", got, remedy) from None

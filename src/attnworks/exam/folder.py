@@ -7,6 +7,7 @@ byte. The schema is in docs/exam.md.
 from __future__ import annotations
 
 import os
+import shlex
 import unicodedata
 from pathlib import Path
 from typing import Any, get_args
@@ -31,6 +32,8 @@ from attnworks.exam.examination import EXAM_FORMAT, ExamFinding, Examination, Pi
 from attnworks.exam.lineage import read_lineage
 from attnworks.exam.measure import ReadingSpec
 from attnworks.exam.reading import Reading, Readings
+from attnworks.models.folder import CONFIG_FILE
+from attnworks.traces.subject import is_run
 
 EXAM_FILE, EXAM_MANIFEST_FILE = "exam.json", "manifest.json"
 READINGS_FILE, PINS_FILE = "readings.safetensors", "pins.safetensors"
@@ -236,9 +239,12 @@ def _read_manifest(folder: Path) -> dict[str, Any]:
 
 def _check_files(folder: Path) -> None:
     missing = [name for name in EXAM_FILES if not (folder / name).is_file()]
+    if EXAM_FILE in missing and (is_run(folder) or (folder / CONFIG_FILE).is_file()):
+        remedy = f"first: attnworks examine {shlex.quote(str(folder))} --out EXAM; then use EXAM"
+        raise FolderError(f"load {folder}", "the folder of an examination", "a model", remedy)
     if missing:
         got = f"no {missing[0]}" if folder.is_dir() else "a file" if folder.is_file() else "nothing there"
-        raise FolderError(f"load {folder}", "an exam folder", got, "check the path")
+        raise FolderError(f"load {folder}", "the folder of an examination", got, "check the path")
 
 
 def check_exam_place(folder: Path) -> None:

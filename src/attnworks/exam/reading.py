@@ -312,6 +312,9 @@ class Readings(Mapping[str, Reading]):
     def __len__(self) -> int:
         return len(self._all)
 
+    def __repr__(self) -> str:
+        return f"<Readings: {', '.join(self)}>"
+
 
 def _shape(row: LayerValues) -> tuple[int, ...]:
     return tuple(row.shape) if isinstance(row, Tensor) else (len(row),)

@@ -10,7 +10,8 @@ from typing import Any
 
 from attnworks.core.errors import UsageError
 from attnworks.text.corpora import corpus_fingerprint, open_corpus
-from attnworks.text.passages import Passage, Text, from_file
+from attnworks.text.passages import Passage, from_file
+from attnworks.text.sources import as_passages
 
 CALIBRATION_PAIRS, HELD_OUT_SENTENCES = 10_000, 256
 """Training pairs to learn from, and test pairs to evaluate on."""
@@ -75,7 +76,7 @@ def texts_of_receipt(about: dict[str, Any]) -> TextSplit:
 
 def split_texts(texts: Sequence[str] | Sequence[Passage]) -> TextSplit:
     """Texts in memory, every fourth held out."""
-    given = [text if isinstance(text, Passage) else Passage(Text(text)) for text in texts if text != ""]
+    given = as_passages(texts)
     return split_passages(given, {"texts": len(given)})
 
 

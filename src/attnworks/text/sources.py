@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -81,6 +81,10 @@ def text_file(texts: str | os.PathLike[str]) -> Path:
 
 def as_passages(texts: Sequence[str] | Sequence[Passage]) -> list[Passage]:
     """Texts in memory as passages; empty texts are left out."""
+    if not isinstance(texts, Iterable):
+        raise UsageError(
+            "texts", "a list of texts, a text file or a corpus", type(texts).__name__, "pass a list of strings"
+        )
     given: list[str | Passage] = list(texts)
     if wrong := [text for text in given if not isinstance(text, str | Passage)]:
         raise UsageError("texts", "strings or Passages", type(wrong[0]).__name__, "pass a list of strings")

@@ -228,7 +228,7 @@ def all_claims() -> list[Claim]:
 def find_claims(*names: str) -> list[Claim]:
     """The claims of these ids, documents (S0, D) or patterns (S4.1*), in their order; all of them for no name."""
     if wrong := [name for name in names if not isinstance(name, str)]:
-        raise UsageError("claims", "ids as texts, one after the other", repr(wrong[0]), 'claim("S0.17")')
+        raise UsageError("claims", "ids, one after the other", repr(wrong[0]), 'claims("S0.17", "S2")')
     patterns = [f"{name}*" if name in DOCUMENTS else name for name in (name.upper() for name in names)]
     for name, pattern in zip(names, patterns, strict=True):
         if not any(fnmatchcase(id, pattern) for id in CLAIMS):

@@ -132,7 +132,15 @@ class TraceCache(ShownTable, Mapping[str, Activations]):
             layers |= {str(slot.layer): slot for slot in self.layers}
         if name in layers:
             return self.layers[layers[name]]
-        heads = select_heads(name, {slot: layer.heads for slot, layer in self.layers.items()})
+        try:
+            heads = select_heads(name, {slot: layer.heads for slot, layer in self.layers.items()})
+        except UsageError:
+            last = [*self.layers][-1]
+            heads_of = (f"{slot}.0 to {slot}.{layer.heads - 1}" for slot, layer in self.layers.items())
+            expected = f"a layer or a head ({', '.join(heads_of)})"
+            raise UsageError(
+                f"activations of {name!r}", expected, "no such layer or head", f"for instance {last} or {last}.0"
+            ) from None
         if len(heads) != 1:
             raise UsageError(f"activations of {name!r}", "one layer or one head", f"{len(heads)} heads", "name one")
         return self.layers[heads[0].slot].head(heads[0].head)
@@ -218,8 +226,8 @@ def trace(
     Returns:
         A `TraceCache`: `cache["3.5"].weights` is the attention of head 5 in layer 3, [queries, keys].
 
-    Observing changes no bit of the model's outputs. Everything is kept in memory: about 4 layers x heads x tokens^2
-    numbers.
+    The outputs of the model are bit for bit those of a run without a trace. Everything is kept in memory: about
+    4 layers x heads x tokens^2 numbers.
 
     >>> cache = attnworks.trace("bert-folder", "The cat sat .")  # doctest: +SKIP
     >>> cache["3.5"].weights.shape, cache["3.5"].key_tokens  # doctest: +SKIP

@@ -35,6 +35,16 @@ class HeadEdits:
     found: set[str] = field(default_factory=set)
     layers: dict[str, int] = field(default_factory=dict)
 
+    def __post_init__(self) -> None:
+        off = [self.off] if isinstance(self.off, str) else self.off
+        changes = [self.weights, self.outputs]
+        if not isinstance(off, Sequence) or not all(isinstance(name, str) for name in off):
+            raise UsageError("edit with off", "names of heads", repr(self.off), 'write for instance off="3.5,4.*"')
+        for what, change in zip(("weights", "outputs"), changes, strict=True):
+            if not isinstance(change, Mapping) or not all(isinstance(name, str) for name in change):
+                remedy = f'write for instance {what}={{"3.5": new}}'
+                raise UsageError(f"edit with {what}", "a dict by names of heads", type(change).__name__, remedy)
+
     @property
     def patterns(self) -> list[str]:
         """Every name or pattern of heads that was given."""

@@ -9,7 +9,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
-from typing import Any, ClassVar, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -22,6 +22,7 @@ from attnworks.core.folders import BEST_POINTER, LAST_POINTER, new_folder, parse
 from attnworks.core.notation import DTYPES
 from attnworks.core.packages import package_folder
 from attnworks.core.places import NO_HEADS, Kind, Slot
+from attnworks.core.suggestions import subject_name_instead
 from attnworks.core.tensors import check_device
 from attnworks.models import Recurrent, Transformer
 from attnworks.models.anatomy import ATTENTION_ROLES, BlockAnatomy, Part, every_layer
@@ -85,6 +86,16 @@ class Subject(ABC):
     def __repr__(self) -> str:
         size = sum(parameter.numel() for parameter in self.model.parameters())
         return f"<{type(self).__name__} {self.name}: {type(self.model).__name__}, {size:,} parameters>"
+
+    if not TYPE_CHECKING:  # type checkers would believe that every name is there
+
+        def __getattr__(self, name: str) -> Any:
+            """An error that says what to write instead, for a name of another tool or of the model itself."""
+            kind = type(self).__name__
+            if name.startswith("__"):
+                raise AttributeError(f"{kind!r} object has no attribute {name!r}")
+            remedy = subject_name_instead(name, dir(type(self)), dir(vars(self).get("model")))
+            raise AttributeError(f"{kind!r} object has no attribute {name!r}; {remedy}")
 
     def run(self, batch: Batch, hook: LayerHook | None = None, *, logits: bool = False) -> Outputs:
         """One forward pass, which switches gradients neither on nor off; with `logits`, the output layer runs too."""
@@ -158,6 +169,11 @@ class Subject(ABC):
         return nullcontext()
 
     @property
+    def tokenizer(self) -> Any:
+        """The tokenizer of a Hugging Face model, or the vocabularies of a model of attnworks; None if there is none."""
+        return getattr(self.source, "tokenizer", None) if self.vocabularies is None else self.vocabularies
+
+    @property
     def layers(self) -> Mapping[Slot, Part]:
         """Every attention layer whose heads are known."""
         return every_layer(self.blocks)
@@ -217,6 +233,9 @@ class Subject(ABC):
 
     def with_tokenizer(self: SubjectT, tokenizer: Any, max_length: int | None = None) -> SubjectT:
         """The same subject, which reads text with this tokenizer or vocabulary."""
+        if isinstance(tokenizer, str | os.PathLike):
+            remedy = f"pass transformers.AutoTokenizer.from_pretrained({str(tokenizer)!r}), or a Vocabulary"
+            raise UsageError("tokenizer", "a tokenizer or a vocabulary", repr(str(tokenizer)), remedy)
         new = copy.copy(self)
         new._set_tokenizer(tokenizer, max_length)
         return new
@@ -399,6 +418,8 @@ def wrap(model: Any, tokenizer: Any = None, name: str | None = None, max_length:
     if isinstance(model, nn.Module) and hasattr(model, "set_attn_implementation"):
         return _kind(HF_SUBJECT)(model, named).with_tokenizer(tokenizer, max_length)
     expected, remedy = "a path, or a model of attnworks or Hugging Face", "use attnworks.traces.adapted for others"
+    if isinstance(getattr(model, "model", None), nn.Module):  # a pipeline
+        remedy = "pass its .model, and tokenizer= its .tokenizer"
     raise UsageError("a model", expected, named, remedy)
 
 
