@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from itertools import takewhile
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, overload
 
 from torch import nn
 
@@ -144,6 +144,19 @@ class MechanismTable(CountTable):
         return {**size, "quadratic_share": self.quadratic_share, "rows": rows}
 
 
+@overload
+def count() -> PublishedCount: ...
+@overload
+def count(
+    *, mechanism: str, length: int | None = None, num_heads: int | None = None, width: int | None = None,
+    causal: bool = False,
+) -> MechanismCount: ...  # fmt: skip
+@overload
+def count(
+    *, compare: Literal[True], length: int | None = None, num_heads: int | None = None, width: int | None = None
+) -> MechanismTable: ...
+@overload
+def count(model: Any, *, vocabulary_size: int | None = None) -> ParameterCount: ...
 def count(
     model: Any = None,
     *,

@@ -7,7 +7,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from jaxtyping import Float
@@ -20,6 +20,9 @@ from attnworks.traces.layer import LayerTrace
 from attnworks.traces.maps import maps_of
 from attnworks.traces.subject import LayerHook, Subject
 from attnworks.traces.text import TokenizedText
+
+if TYPE_CHECKING:
+    from attnworks.page.file import WrittenPage
 
 EXAM_FORMAT = 3
 
@@ -158,7 +161,7 @@ class Examination:
 
         return write_exam(self, folder)
 
-    def report(self, path: str | os.PathLike[str]) -> Any:
+    def report(self, path: str | os.PathLike[str]) -> WrittenPage:
         """Write the interactive page as one HTML file, as `attnworks.report` does.
 
         Args:
