@@ -83,6 +83,7 @@ def test_a_bad_config_file_is_one_clear_line(tmp_path: Path, text: str) -> None:
 @pytest.mark.parametrize(
     ("options", "figures"),
     [
+        (("tiny",), "source embedding 4,736,000 31.3% cross-attention 132,096 self-attention 526,848"),
         ((), "gpt-1 bert-large gpt-2-xl minerva 2018 175,000,000,000 174,604,259,328 -0.23%"),
         (("--compare",), "bahdanau-additive luong-multiplicative recurrent d²) 4,095 393 35.4 353"),
     ],

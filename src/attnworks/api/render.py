@@ -33,7 +33,7 @@ class FirstThatFits:
 
 
 def in_parts(make: Callable[..., Table], headings: Sequence[str], *most: int) -> FirstThatFits:
-    """A table with these headings, or as many tables as a narrow console needs, with at most so many headings each."""
+    """A table with these headings, or as many tables as a narrow console needs, each with at most `most` headings."""
     parts = ([make(*part) for part in _cut(headings, number)] for number in (len(headings), *most))
     return FirstThatFits(*(Group(*[part for table in tables for part in ("", table)][1:]) for tables in parts))
 
@@ -50,17 +50,23 @@ def count_shown(result: Any) -> Any:
 
 @count_shown.register
 def _(result: ParameterCount) -> Group:
-    total = result.total
-    table = Table(box=SIMPLE_HEAD)
+    rest = f": {result.total:,} parameters ({byte_size(4 * result.total)} in float32)"
+    tables = (_parts(result, width) for width in (BAR_WIDTH, BAR_WIDTH // 3, 0))
+    return Group(Text.assemble((result.model, "bold"), rest), FirstThatFits(*tables))
+
+
+def _parts(result: ParameterCount, bar_width: int) -> Table:
+    table = Table(box=SIMPLE_HEAD, pad_edge=bar_width > 0)
     table.add_column("part", overflow="fold")
     table.add_column("parameters", justify="right", no_wrap=True)
     table.add_column("share", justify="right", no_wrap=True)
-    table.add_column("", overflow="crop", no_wrap=True)
+    if bar_width:
+        table.add_column("", no_wrap=True)
     for part, number in result.parts.items():
-        share = number / total if total else 0.0
-        table.add_row(Text(part), f"{number:,}", f"{share:.1%}", Text("█" * round(BAR_WIDTH * share), "cyan"))
-    rest = f": {total:,} parameters ({byte_size(4 * total)} in float32)"
-    return Group(Text.assemble((result.model, "bold"), rest), table)
+        share = number / result.total if result.total else 0.0
+        bar = [Text("█" * round(bar_width * share), "cyan")] if bar_width else []
+        table.add_row(Text(part), f"{number:,}", f"{share:.1%}", *bar)
+    return table
 
 
 @count_shown.register

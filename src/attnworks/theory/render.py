@@ -65,7 +65,7 @@ def _claims_table(claims: Iterable[CheckedClaim]) -> Table:
     table = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 2, 0, 0))
     table.add_column("id", no_wrap=True)
     table.add_column("verdict", no_wrap=True)
-    table.add_column("states", ratio=1)
+    table.add_column("states", ratio=1, overflow="fold")
     table.add_column("found", ratio=1)
     for checked in claims:
         claim = checked.claim
