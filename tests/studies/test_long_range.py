@@ -35,7 +35,7 @@ from attnworks.studies.tasks import TASKS, Readout, Recall, TaskBatch
 from attnworks.training.fit import Fit, FitStep
 from tests.helpers import assert_close
 
-TINY = LongRangeSettings(steps=3, length=37, batch=2, held_out=5)
+TINY = LongRangeSettings(steps=3, length=37, batch_size=2, held_out=5)
 
 
 def command(*arguments: object) -> tuple[int, str, str]:
@@ -102,7 +102,7 @@ def test_recall_is_learned_from_short_sequences_on() -> None:
     name = "recall-of-four"
     TASKS._entries[name] = Recall(keys=4, values=4, pairs=2, noise=4)
     try:
-        cell = train_cell(name, "dense", 0, LongRangeSettings(steps=100, length=24, batch=16, held_out=100))
+        cell = train_cell(name, "dense", 0, LongRangeSettings(steps=100, length=24, batch_size=16, held_out=100))
     finally:
         del TASKS._entries[name]
     assert cell is not None and cell.low > 0.6 > cell.chance
@@ -266,7 +266,20 @@ def test_a_run_with_other_settings_does_not_overwrite(tmp_path: Path) -> None:
     assert [cell.task for cell in read_cells(tmp_path, others)] == ["bytes"]
 
 
-OPTIONS = ("--steps", 2, "--length", 37, "--batch", 2, "--held-out", 5, "--threads", 1, "--tasks", "recall,listops")
+OPTIONS = (
+    "--steps",
+    2,
+    "--length",
+    37,
+    "--batch-size",
+    2,
+    "--held-out",
+    5,
+    "--threads",
+    1,
+    "--tasks",
+    "recall,listops",
+)
 
 
 def test_the_command_prints_a_table_and_then_the_same_as_json(tmp_path: Path) -> None:
@@ -280,7 +293,7 @@ def test_the_command_prints_a_table_and_then_the_same_as_json(tmp_path: Path) ->
     report = json.loads(stdout)
     assert code == 0 and not stderr and report == json.loads((tmp_path / "out" / RESULTS_FILE).read_text())
     assert report["settings"] == {
-        "steps": 2, "minutes": None, "length": 37, "batch": 2, "learning_rate": 0.002, "held_out": 5, "first": 16,
+        "steps": 2, "minutes": None, "length": 37, "batch_size": 2, "learning_rate": 0.002, "held_out": 5, "first": 16,
     }  # fmt: skip
     assert [(cell["task"], cell["mechanism"], cell["seed"]) for cell in report["cells"]] == [
         (task, mechanism, seed)

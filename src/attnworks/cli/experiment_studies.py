@@ -138,7 +138,7 @@ def conti(models: tuple[str, ...], out: Path, **options: Any) -> None:
 @number_option("--length", 512, "Sequence length in tokens.", POSITIVE)
 @number_option("--steps", 600, "Training steps per cell.", POSITIVE)
 @click.option("--minutes", type=float, metavar="N", help="Train each cell for at most N minutes.")
-@number_option("--batch", 16, "Sequences per training step.", POSITIVE)
+@number_option("--batch-size", 16, "Sequences per training step.", POSITIVE)
 @number_option("--learning-rate", 2e-3, "Peak learning rate.")
 @number_option("--held-out", 1024, "Test sequences per cell.", POSITIVE)
 @number_option("--seeds", 1, "Repetitions, each with its own seed.", POSITIVE)

@@ -36,7 +36,7 @@ FIRST_LENGTH = 16
 SHORT_LENGTHS_SHARE = 0.6
 """Share of the training steps in which sequences are shorter than the full length."""
 MAX_SEQUENCES = 64
-"""Sequences of a batch, at most, unless LongRangeSettings.batch is larger."""
+"""Sequences of a batch, at most, unless LongRangeSettings.batch_size is larger."""
 
 
 class Classifier(nn.Module):
@@ -74,7 +74,7 @@ class LongRangeSettings:
     """How each cell is trained and tested.
 
     steps, minutes   where training ends, whichever comes first
-    length, batch    tokens of a sequence and sequences of a step, at full length
+    length, batch_size    tokens of a sequence and sequences of a step, at full length
     first            tokens of the first sequences
     held_out         sequences of the test
     """
@@ -82,13 +82,13 @@ class LongRangeSettings:
     steps: int = 600
     minutes: float | None = None
     length: int = 512
-    batch: int = 16
+    batch_size: int = 16
     learning_rate: float = 2e-3
     held_out: int = 1024
     first: int = FIRST_LENGTH
 
     def __post_init__(self) -> None:
-        for name in ("steps", "length", "batch", "learning_rate", "held_out", "minutes"):
+        for name in ("steps", "length", "batch_size", "learning_rate", "held_out", "minutes"):
             if (value := getattr(self, name)) is not None:
                 number(name, value, 0, above=True)
 
@@ -268,7 +268,7 @@ def _length_at(lengths: list[int], done: float) -> int:
 
 def _size(settings: LongRangeSettings, length: int) -> int:
     """The number of sequences of a batch: as many tokens as at full length, but at most MAX_SEQUENCES."""
-    return max(settings.batch, min(MAX_SEQUENCES, settings.batch * settings.length // length))
+    return max(settings.batch_size, min(MAX_SEQUENCES, settings.batch_size * settings.length // length))
 
 
 def _tokens(settings: LongRangeSettings, length: int) -> int:
@@ -288,7 +288,7 @@ def count_correct(model: Classifier, task: LongRangeTask, seed: int, settings: L
     """The number of correct answers on the test sequences of the seed."""
     right, seen, step = 0, 0, 0
     while seen < settings.held_out:
-        size = min(settings.batch, settings.held_out - seen)
+        size = min(settings.batch_size, settings.held_out - seen)
         batch = task.batch(seed, step, split="test", size=size, length=settings.length)
         right += int((model(batch.tokens, batch.real).argmax(-1) == batch.labels).sum())
         seen, step = seen + size, step + 1
