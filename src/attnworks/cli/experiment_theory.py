@@ -155,8 +155,9 @@ def gradient(out: Path | None, **options: Any) -> None:
 def context(out: Path | None, **options: Any) -> None:
     """Show how attention moves a word by its context.
 
-    An example of three words in the plane, after Conti 2024, section 3. Two sentences move the same word to two places
-    in the hull of their words: W_q and W_k decide where in the hull, W_v where the hull is. Nothing is random (S4.121).
+    An example of three words in the plane, after Conti 2024, section 3. Attention moves a word to a mean of the words
+    of its sentence, so two sentences move the same word to two places. W_q and W_k decide the weights of this mean,
+    and W_v where the words are. Nothing is random (S4.121).
 
     \b
     Examples:

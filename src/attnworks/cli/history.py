@@ -13,6 +13,9 @@ from attnworks.cli.options import json_option
 def history(model: str, as_json: bool) -> None:
     """Show all reshapes of a model, first to last.
 
+    MODEL is a folder that `attnworks prune`, `grow`, `swap`, `project` or `replay` wrote. The receipt of each reshape
+    says what was done where, and gives the loss before, predicted, measured and healed.
+
     \b
     Examples:
       attnworks history runs/projected

@@ -19,7 +19,9 @@ from attnworks.cli.reshape_verbs import out_option, show_saved
 def replay(model: str, on: str, out: Path, as_json: bool, threads: int | None) -> None:
     """Apply all reshapes of one model to another.
 
-    Mechanisms that a swap chose by itself are put into the same layers. Training between reshapes is not repeated.
+    MODEL is a folder that `attnworks prune`, `grow`, `swap`, `project` or `replay` wrote. Its reshapes are made again
+    on the model of --on, with the same options, and measured again. Where `swap` chose the mechanisms itself, the same
+    layers get the same mechanisms. Training between reshapes is not repeated.
 
     \b
     Examples:

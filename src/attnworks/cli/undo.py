@@ -7,15 +7,18 @@ from pathlib import Path
 import click
 
 from attnworks.cli.options import json_option
-from attnworks.cli.reshape_verbs import out_option
 
 
 @click.command()
 @click.argument("model")
-@out_option
+@click.option("--out", type=click.Path(path_type=Path), required=True, help="Folder to write the model to; must not "
+              "exist yet.")  # fmt: skip
 @json_option
 def undo(model: str, out: Path, as_json: bool) -> None:
     """Bring back the model before its last reshape, bit for bit.
+
+    MODEL is a folder that `attnworks prune`, `grow`, `swap`, `project` or `replay` wrote. It stays as it is; the model
+    before its last reshape is written to --out.
 
     \b
     Examples:
