@@ -120,8 +120,11 @@ def test_members_come_once_and_are_not_too_many(given: MapMembers, got: str) -> 
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("error=0/5", "with error=0/5: expected offsets that are no members, got 0; leave it out, or write error=none"),
-        ("error=first", "with error=first: expected offsets that are no members, got first; leave it out"),
+        (
+            "error=0/5",
+            "with error=0/5: expected offsets other than those of members, got 0; leave it out, or write error=none",
+        ),
+        ("error=first", "with error=first: expected offsets other than those of members, got first; leave it out"),
         ("error=5/5", "with error=5/5: expected 1 to 1,024 members, each once, got 5 more than once; write"),
         ("eps=1.5", "with eps=1.5: expected a number from 0 to 1, got 1.5; write for instance structured:eps=0.02"),
         ("eps=true", "with eps=True: expected a number from 0 to 1, got True; write"),

@@ -301,7 +301,9 @@ def _error_offsets(error: object, members: tuple[MapMember, ...]) -> tuple[int, 
     offsets = () if error in (None, "none", "") or error == () else read_members(error, asked)
     for offset in offsets:
         if isinstance(offset, str) or offset in members:
-            raise UsageError(asked, "offsets that are no members", str(offset), "leave it out, or write error=none")
+            raise UsageError(
+                asked, "offsets other than those of members", str(offset), "leave it out, or write error=none"
+            )
     return tuple(offset for offset in offsets if isinstance(offset, int))
 
 

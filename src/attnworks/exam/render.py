@@ -119,9 +119,9 @@ def asked_readings(exam: Examination, measures: Sequence[str]) -> list[Reading]:
 
 
 def measures_table() -> Table:
-    """Every measure, what it tells and what it costs."""
+    """Every measure, what it measures and what it costs."""
     table = Table(box=None, padding=(0, 3, 0, 0), header_style="dim")
-    for heading in ("measure", "what it tells", "cost"):
+    for heading in ("measure", "what it measures", "cost"):
         table.add_column(heading, no_wrap=heading == "measure")
     measures = all_measures()
     for name in sorted(measures, key=lambda name: (not measures[name].default, name)):

@@ -44,7 +44,7 @@ def heal(
     learnable = [parameter for parameter in model.parameters() if parameter.requires_grad]
     if not learnable:
         remedy = "call model.requires_grad_(True)"
-        raise UsageError("healing", "a model with weights to train", "one that is frozen", remedy)
+        raise UsageError("healing", "a model with weights to train", "a model whose weights are all frozen", remedy)
     dtype = learnable[0].dtype
     if torch.finfo(dtype).bits < 32:
         cast(model, torch.float32)  # steps of healing are too small for half precision

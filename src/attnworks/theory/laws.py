@@ -198,7 +198,7 @@ def _softmax_raises_no_rank(layer: LawLayer) -> Sides | str:
 @_stack_law("S0.19", "relative residual after the last block, and before the first")
 def _stack_loses_rank(forward: ForwardTrace) -> Sides | str:
     if len(forward.blocks[0].entry[0]) == 1:
-        return "one token has no others to be alike"
+        return "a single token cannot be compared with others"
     entry, exit = (relative_residual(X) for X in (forward.blocks[0].entry, forward.blocks[-1].exit))
     return less(exit, entry)
 
@@ -256,7 +256,7 @@ def _jacobian_at_most_half(layer: LawLayer) -> Sides | str:
 def _first_values_carry_most(layer: LawLayer) -> Sides | str:
     n = min(layer.P.shape[-2:])
     if n < 2 * _LEADING_PARTS:
-        return f"fewer than {2 * _LEADING_PARTS} tokens, of which an eighth says little"
+        return f"fewer than {2 * _LEADING_PARTS} tokens, too few for an eighth of the singular values"
     return more(cumulative_energy(singular_values(layer.P))[:, math.ceil(n / _LEADING_PARTS) - 1], 0.5)
 
 

@@ -181,7 +181,7 @@ def test_members_that_nobody_has_a_key_for(looked: Both) -> None:
     with torch.no_grad():
         context.subject.run(context.calibration.text.batch(0)[0], overlaps)
     assert overlaps.form(HeadId.parse("dec.1.0"), "band", 0.0, 0).members == (-1, 0)
-    with pytest.raises(UsageError, match="members that some token has a key for, got 500 after"):
+    with pytest.raises(UsageError, match="members that at least one token can attend to, got 500 after"):
         overlaps.form(HeadId.parse("enc.0.0"), "500", 0.0, 0)
 
 

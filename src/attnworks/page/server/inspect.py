@@ -186,7 +186,7 @@ def describe_output(subject: Subject, read: SentenceInput, outputs: Outputs) -> 
         return ModelOutput("the most probable next tokens", _top_tokens(subject, outputs.logits[0, -1]))
     ids = read.text.sides[0][0].ids
     if abilities.mask_id is None:
-        return ModelOutput("the model has no token for a hidden word, which it could fill in", [])
+        return ModelOutput("the model has no mask token, so it fills in no words", [])
     if abilities.mask_id not in ids:
         hidden = subject.token(abilities.mask_id)
         return ModelOutput(f"put {hidden} in place of a word to see what the model would fill in", [])

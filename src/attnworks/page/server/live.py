@@ -157,7 +157,7 @@ class LiveModel:
             text.encode()
         except UnicodeEncodeError:
             remedy = "type it in a terminal that writes UTF-8"
-            raise UsageError("the sentence", "text in UTF-8", "bytes that are none", remedy) from None
+            raise UsageError("the sentence", "text in UTF-8", "bytes that are not UTF-8", remedy) from None
         ((passage,), _) = from_texts([" ".join(text.split())])
         count, remedy = self._count(passage), "shorten it, or raise --max-length"
         if count > self.max_length:

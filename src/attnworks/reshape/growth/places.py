@@ -117,7 +117,7 @@ def _nowhere(survey: GrowthSurvey, scores: Mapping[Spot, Score]) -> NoBottleneck
         remedy = "choose another model; the guide to growing lists those that can"
         return NoBottleneckError("to grow", "a layer that can", got, remedy)
     if not scores:
-        return no_bottleneck("no layer with a direction of which other sentences confirm at least half of the slope")
+        return no_bottleneck("no direction in any layer: other sentences confirm less than half of the slope of each")
     spot = max(scores, key=lambda spot: (scores[spot].gain, scores[spot].trust))
     reason = scores[spot].refusal or "one more of them is more than was asked for"
     return no_bottleneck(f"at {spot}, the best of {len(scores)} places, {reason}")

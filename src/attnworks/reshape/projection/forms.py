@@ -64,7 +64,7 @@ def read_form(form: str, window: int) -> tuple[MapMember, ...] | None:
         return None
     named = {**OFFSET_OF_NAME, "band": f"{-window}..{window}"}
     parts = "/".join(named.get(part, part) for part in form.split("/"))
-    return read_members(parts, f"form {form!r}, which is none of auto, mix, {', '.join(named)}")
+    return read_members(parts, f"form {form!r} (known are auto, mix, {', '.join(named)})")
 
 
 def candidates(window: int, causal: bool) -> tuple[MapMember, ...]:
@@ -139,7 +139,7 @@ class FormHook(LayerHook):
         if not usable.any():
             asked, got = f"form {form!r} in {slot}", ", ".join(map(_word, sums.members))
             remedy = "choose offsets within the sentences, to the left in a decoder"
-            raise UsageError(asked, "members that some token has a key for", got, remedy)
+            raise UsageError(asked, "members that at least one token can attend to", got, remedy)
         members = [member for member, seen in zip(sums.members, usable.tolist(), strict=True) if seen]
         squares, overlap = sums.squares[number], sums.with_heads[number, usable]
         G = sums.gram[usable][:, usable] - overlap - overlap[:, None] + squares
