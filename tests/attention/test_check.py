@@ -175,3 +175,10 @@ def test_notebooks_show_a_table() -> None:
     page = MechanismCheck("mine", (row, replace(row, passed=True)))._repr_html_()
     words = ("<pre", "mine: 1 of 2 properties hold", "FAIL", "ok", row.name, row.measured, row.remedy)
     assert all(word in page for word in words)
+
+
+def test_a_method_that_is_missing_is_named_once() -> None:
+    class Empty(attention.Mechanism):
+        name = "empty"
+
+    assert {row.measured for row in attention.check(Empty).rows} == {"NotImplementedError"}

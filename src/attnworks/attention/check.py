@@ -153,7 +153,8 @@ class _Worst:
     def add_error(self, error: Exception) -> None:
         self.count, self.failures = self.count + 1, self.failures + 1
         if self.excess < torch.inf:
-            self.excess, self.text = torch.inf, f"{type(error).__name__}: {short_message(error)}"
+            kind, message = type(error).__name__, short_message(error)
+            self.excess, self.text = torch.inf, kind if message == kind else f"{kind}: {message}"
 
     def row(self, name: str) -> PropertyRow:
         passed = not self.failures
