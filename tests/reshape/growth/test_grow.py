@@ -662,7 +662,7 @@ def test_one_json_document(chain: Chain, tmp_path: Path) -> None:
         ("--add 2 --by fischer", "fischer", 2),
         ("--add 2 --objective embedding", "compares the model with itself", 2),
         ("--add 2 --by split", "expected one of document, fisher, gradmax, random, whitened, zero", 2),
-        ("--where enc.0.0:values=1 --by document", "growing by document: expected keys", 2),
+        ("--where enc.0.0:values=1 --by document", "growing by document: expected only keys to grow", 2),
     ],
 )
 def test_mistakes(chain: Chain, tmp_path: Path, options: str, told: str, code: int) -> None:
