@@ -68,7 +68,7 @@ def serve(
         remedy = shlex.join(["attnworks", "report", str(subject), "--out", "report.html"]) + " writes its page"
         raise UsageError(f"serve {subject}", "a model", "the folder of an examination", remedy)
     with listen(host, port) as place:
-        remarks: list[str] = []  # they are told after the address
+        remarks: list[str] = []  # they are printed after the address
         opened = as_subject(
             subject, tokenizer, device=device, dtype=dtype, progress=lambda remark, *_: remarks.append(remark)
         )

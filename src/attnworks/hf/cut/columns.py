@@ -25,7 +25,7 @@ class Removal:
     columns: dict[str, Bool[Tensor, " c"]]
     parameters: dict[str, Bool[Tensor, "..."]]
     output: str
-    inputs: Bool[Tensor, " c"]
+    inputs: Bool[Tensor, " d"]
 
 
 def refusal_to_remove(layer: AttentionLayout, removed: Collection[int]) -> str | None:

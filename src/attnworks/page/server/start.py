@@ -95,7 +95,7 @@ def run_server(
 ) -> bool:
     """Serve a model at a socket that listens, until Ctrl-C or SIGTERM; whether all work has ended.
 
-    name       what the first message calls the model; `remarks` are told after it
+    name       what the first message calls the model; `remarks` are printed after it
     open       whether the page is opened in the browser
     """
     number = place.getsockname()[1]
