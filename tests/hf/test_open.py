@@ -26,6 +26,7 @@ from attnworks.core.errors import (
 from attnworks.hf.anatomy import hf_anatomy, model_kind
 from attnworks.hf.open import open_model
 from attnworks.hf.subject import HFSubject
+from attnworks.hf.tiny import tiny_model
 from tests.model_helpers import stream_errors, the
 from tests.tiny_models import POSITIONS, TINY, WORDS, inputs, unknown_causal
 
@@ -103,6 +104,19 @@ def test_what_was_saved_is_opened(name: str, kind: str, tmp_path: Path) -> None:
     for key, tensor in model.state_dict().items():
         computed = name == "marian" and "embed_positions" in key  # sinusoids, which are not stored
         assert torch.equal(theirs[key], tensor) != computed, key
+
+
+@pytest.mark.parametrize(
+    ("model_type", "why"),
+    [("bridgetower_text_model", "a class in no list of transformers"), ("bamba", "an infinite number in the config")],
+)
+def test_a_model_that_is_hard_to_find_is_opened(model_type: str, why: str, tmp_path: Path) -> None:
+    model = tiny_model(model_type).model.float()
+    model.save_pretrained(tmp_path)
+    opened = open_model(str(tmp_path)).model
+    assert type(opened) is type(model), why
+    assert getattr(opened.config, "time_step_limit", None) == getattr(model.config, "time_step_limit", None)
+    torch.testing.assert_close(opened.state_dict(), model.state_dict(), rtol=0, atol=0)
 
 
 @pytest.mark.parametrize("head", [True, False])

@@ -27,14 +27,17 @@ def model_classes(config: Any) -> list[type]:
         except ValueError:  # transformers names a class that it does not have
             continue
         found.extend(chosen if isinstance(chosen, tuple) else [chosen] if chosen is not None else [])
-    parts = sorted(
-        package_classes(type(config)), key=lambda each: (not each.__name__.endswith("TextModel"), each.__name__)
-    )
-    return list(dict.fromkeys(each for each in found or parts))
+    parts = filter(takes_token_ids, package_classes(type(config)))
+    ordered = sorted(parts, key=lambda each: (not each.__name__.endswith("TextModel"), each.__name__))
+    return list(dict.fromkeys(found or ordered))
+
+
+def takes_token_ids(model_class: Any) -> bool:
+    return "input_ids" in inspect.signature(model_class.forward).parameters
 
 
 def package_classes(config_class: type) -> Iterator[type]:
-    """The classes of models with this config, in the package that defines it, that take token ids."""
+    """The classes of models with this config, in the package that defines it."""
     from transformers import PreTrainedModel
 
     package = config_class.__module__.rpartition(".")[0]
@@ -46,7 +49,5 @@ def package_classes(config_class: type) -> Iterator[type]:
         except ImportError:
             continue
         for each in vars(module).values():
-            if not (isinstance(each, type) and issubclass(each, PreTrainedModel) and each.config_class is config_class):
-                continue
-            if "input_ids" in inspect.signature(each.forward).parameters:
+            if isinstance(each, type) and issubclass(each, PreTrainedModel) and each.config_class is config_class:
                 yield each

@@ -25,6 +25,7 @@ from attnworks.core.tensors import check_device
 from attnworks.hf import quiet
 from attnworks.hf.folder import MODEL_TYPE_PREFIX, is_reshaped, open_reshaped
 from attnworks.hf.heads import MECHANISMS_ENTRY
+from attnworks.hf.model_classes import package_classes
 from attnworks.models.folder import CONFIG_FILE, PICKLE_SUFFIXES, WEIGHTS_FILE
 from attnworks.models.modes import cast, use_plain_experts
 
@@ -35,6 +36,9 @@ HUB_ID = re.compile(r"[\w.-]+(/[\w.-]+)?")
 OPTIONAL_TENSORS = re.compile(r"(^|\.)(position_ids$|pooler\.)")
 CODE_ENTRIES = ("auto_map", "attn_implementation", "_attn_implementation", "experts_implementation", "fusion_config")
 """Entries of a config with which transformers would load code or kernels."""
+
+INFINITE_ENTRY, INFINITE = "__float__", ("Infinity", "-Infinity", "NaN")
+"""What transformers writes in the place of such a number: {"__float__": "Infinity"}."""
 
 
 class OpenedModel(NamedTuple):
@@ -65,7 +69,7 @@ def open_model(
             described = _read_config(folder, transformers)
             _check_weights(folder)
         config = _config(folder, transformers, described)
-        named = _named_class(transformers, config)
+        named = _named_class(config)
         if is_reshaped(folder):
             model = open_reshaped(folder, named, config).to(device)
             if dtype is not None:
@@ -104,7 +108,7 @@ def empty_model(path_or_id: str) -> Any:
             return open_model(path_or_id, dtype=None).model
         with disk_errors(f"open {folder}", remedy="check that you may read it"):
             config = _config(folder, transformers, _read_config(folder, transformers))
-        named = _named_class(transformers, config)
+        named = _named_class(config)
         try:
             with torch.device("meta"):
                 return transformers.AutoModel.from_config(config) if named is None else named(config)
@@ -189,21 +193,21 @@ def _config(folder: Path, transformers: ModuleType, described: dict[str, Any]) -
 
 
 def _harmless(config: Any) -> Any:
-    """The config without what would load code or kernels, at any depth."""
+    """The config without what would load code or kernels, at any depth, and with its infinite numbers."""
+    if isinstance(config, list):
+        return [_harmless(value) for value in config]
     if not isinstance(config, dict):
         return config
+    if {*config} == {INFINITE_ENTRY} and config[INFINITE_ENTRY] in INFINITE:
+        return float(config[INFINITE_ENTRY])
     return {key: _harmless(value) for key, value in config.items() if key not in CODE_ENTRIES}
 
 
-def _named_class(transformers: ModuleType, config: Any) -> Any:
+def _named_class(config: Any) -> Any:
     """The class that config.json asks for, if transformers has it as a model for this very kind of config."""
     names = config.architectures
-    if not isinstance(names, list) or not names or not isinstance(names[0], str):
-        return None
-    found: Any = getattr(transformers, names[0], None)
-    if not isinstance(found, type) or not issubclass(found, transformers.PreTrainedModel):
-        return None
-    return found if getattr(found, "config_class", None) is type(config) else None
+    name = names[0] if isinstance(names, list) and names else None
+    return next((found for found in package_classes(type(config)) if found.__name__ == name), None)
 
 
 def _check_weights(folder: Path) -> None:

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from attnworks.core.errors import short_message
 from attnworks.hf import quiet
-from attnworks.hf.model_classes import model_classes, package_classes
+from attnworks.hf.model_classes import model_classes, package_classes, takes_token_ids
 from attnworks.hf.tiny_config import VARIANTS, tiny_config
 from attnworks.hf.tiny_sizes import SIZES
 from attnworks.hf.tiny_text import word_ids
@@ -115,7 +115,9 @@ def text_model_types() -> tuple[str, ...]:
     from transformers import CONFIG_MAPPING
 
     with quiet():
-        return tuple(sorted(name for name in CONFIG_MAPPING if any(package_classes(CONFIG_MAPPING[name]))))
+        return tuple(
+            sorted(name for name in CONFIG_MAPPING if any(map(takes_token_ids, package_classes(CONFIG_MAPPING[name]))))
+        )
 
 
 def _first_that_runs(config: Any, model_class: type | None, seed: int, sizes: str, *, like: bool) -> TinyModel:
