@@ -82,6 +82,19 @@ def test_the_reason_of_a_refusal(model_type: str, verb: str, why: str) -> None:
     assert found["outcome"] == "refuses" and why in found["why"]
 
 
+@pytest.mark.parametrize(
+    ("model_type", "verb", "why"),
+    [
+        ("canine", "examine", "some layers attend to groups of characters"),
+        ("canine", "prune", "some layers attend to groups of characters"),
+        ("canary_decoder", "examine", "a decoder alone, with the config of an encoder-decoder"),
+    ],
+)
+def test_numbers_are_checked(model_type: str, verb: str, why: str) -> None:
+    found = study(model_type, [verb])["verbs"][verb]
+    assert found["outcome"] == "works" and not found["checked"].startswith(NOT_CHECKED), why
+
+
 def test_weights_are_those_that_are_used_where_a_sink_scales_the_output() -> None:
     """Granite returns weights that sum to one, and multiplies outputs by the share that its sink leaves."""
     case = Case(tiny_model("granite_swa").model)

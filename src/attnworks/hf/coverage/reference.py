@@ -22,6 +22,8 @@ from attnworks.text.passages import Passage, Text
 
 LONGEST_TARGET = 9
 """Words of a target: fewer than any text has, so that lengths tell both sides apart."""
+OTHER = "other"
+"""The kind of a call between something else than tokens, such as patches of them."""
 
 
 class WrongNumbersError(Exception):
@@ -45,9 +47,15 @@ def checking() -> Iterator[None]:
 
 def passages(model: Any) -> list[str] | list[Passage]:
     """The texts of every verb; with targets for an encoder-decoder, so that it need not write them."""
-    if not getattr(model.config, "is_encoder_decoder", False):
+    if not is_two_sided(model):
         return list(TEXTS)
     return [Passage(Text(source), Text(target)) for source, target in zip(TEXTS, _targets(), strict=True)]
+
+
+def is_two_sided(model: Any) -> bool:
+    """Whether a model reads a text and writes another. A decoder may have the config of such a model."""
+    takes = inspect.signature(model.forward).parameters
+    return bool(getattr(model.config, "is_encoder_decoder", False)) and "decoder_input_ids" in takes
 
 
 def _targets() -> list[str]:
@@ -93,7 +101,7 @@ class Reference:
         to one leave the rest to a sink.
         """
         found: defaultdict[str, list[Tensor]] = defaultdict(list)
-        for kind, P in zip(self.kinds(), self.weights, strict=True):
+        for kind, P in self._of_tokens(self.weights):
             found[kind].append(mean_entropy(P, self.source if kind == "encoder" else self.real))
         return found
 
@@ -106,7 +114,7 @@ class Reference:
                 for name, value in self.inputs.items()
             }
             weights = self._run_recorded(inputs)[1]
-            for kind, P in zip(self.kinds(), weights, strict=True):
+            for kind, P in self._of_tokens(weights):
                 found.setdefault(kind, []).append(mean_entropy(P, torch.ones(1, P.shape[2], dtype=torch.bool)))
         return {
             kind: [
@@ -115,16 +123,21 @@ class Reference:
             for kind, rows in found.items()
         }
 
+    def _of_tokens(self, weights: list[Tensor]) -> Iterator[tuple[str, Tensor]]:
+        """The calls between tokens, with their kinds."""
+        return ((kind, P) for kind, P in zip(self.kinds(), weights, strict=True) if kind != OTHER)
+
     def _real(self, name: str) -> Tensor:
         return self.real if name.startswith("decoder") else self.source
 
     def kinds(self) -> list[str]:
         """The kind of each call, by the lengths of its sides: "" for self-attention in a model with one side."""
-        if not self.two_sided:
-            return ["" if P.shape[2] == P.shape[3] else "other" for P in self.weights]
-        source, target = self.inputs["input_ids"].shape[1], self.inputs["decoder_input_ids"].shape[1]
-        names = {(source, source): "encoder", (target, target): "decoder", (target, source): "cross"}
-        return [names.get((P.shape[2], P.shape[3]), "other") for P in self.weights]
+        source = self.inputs["input_ids"].shape[1]
+        names = {(source, source): ""}
+        if self.two_sided:
+            target = self.inputs["decoder_input_ids"].shape[1]
+            names = {(source, source): "encoder", (target, target): "decoder", (target, source): "cross"}
+        return [names.get((P.shape[2], P.shape[3]), OTHER) for P in self.weights]
 
     def without(self, heads: Collection[HeadId], layers: Collection[Slot]) -> Tensor:
         """The outputs where the attention of these heads gives zero.
@@ -169,7 +182,7 @@ def batch_of_texts(model: Any, tokenizer: Any) -> dict[str, Tensor]:
     """The texts as one padded batch. A decoder reads its start token, then a text without the end token."""
     read = tokenizer(list(TEXTS), padding=True, return_tensors="pt")
     inputs = {name: read[name] for name in ("input_ids", "attention_mask")}
-    if getattr(model.config, "is_encoder_decoder", False):
+    if is_two_sided(model):
         start = model.config.decoder_start_token_id
         start = model.generation_config.decoder_start_token_id if start is None else start
         end = {tokenizer.eos_token_id} if tokenizer.num_special_tokens_to_add() else set()
