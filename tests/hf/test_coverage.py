@@ -71,9 +71,12 @@ def test_verbs_work_or_refuse_and_their_numbers_are_right(model_type: str) -> No
 @pytest.mark.parametrize(
     ("model_type", "verb", "why"),
     [
-        ("jetmoe", "paths", "a layer whose weights are known, got none"),
+        ("jetmoe", "paths", "a layer with known W_V and W_O, got one without"),
+        ("afmoe", "paths", "such as by a gate"),
+        ("axk1", "paths", "values that the layer computes from something else"),
+        ("deberta", "paths", "values that the layer computes in another way"),
         ("jetmoe", "grow values", "query columns that do not come from one linear projection"),
-        ("lilt", "paths", "heads of other sizes"),
+        ("lilt", "paths", "W_O is for heads of another width"),
         ("fsmt", "claims", "a model that runs in float64"),
     ],
 )

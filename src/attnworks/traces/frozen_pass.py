@@ -68,7 +68,7 @@ def _check_stream(forward: ForwardTrace, real: Tensor) -> None:
     if any(block.entry.shape[:-1] != real.shape[:-1] for block in forward.blocks):
         raise UsageError(asked, "a stream with a row for each token", "one with other rows", REMEDY)
     for before, block in pairwise(forward.blocks):
-        if _distance(before.exit, block.entry, real) is not None:
+        if not _close(before.exit, block.entry, real):
             got = f"one that changes before layer {block.anatomy.layer}"
             raise UsageError(asked, "a stream that each block reads as the block before gave it", got, REMEDY)
 
@@ -159,11 +159,11 @@ def _branch(block: BlockTrace, traced: PartTrace, output: FrozenOutput | None, r
     W_V, b_V = W.W_V.detach().to(wide), None if W.b_V is None else W.b_V.detach().to(wide)
     asked, expected = f"paths through {attention.slot}", "values that are a linear map of the stream or its norm"
     if W_V.shape[1] != stream.shape[-1]:
-        raise UsageError(asked, expected, "values of something else", REMEDY)
+        raise UsageError(asked, expected, "values that the layer computes from something else", REMEDY)
     V = torch.einsum("bie,hev->bhiv", stream.to(wide), W_V)
     V = V if b_V is None else V + b_V.unsqueeze(1)
-    if (error := _distance(V, attention.shared(attention.V, slice(None)), real.unsqueeze(1))) is not None:
-        raise UsageError(asked, expected, f"others, {error:.1e} away", REMEDY)
+    if not _close(V, attention.shared(attention.V, slice(None)), real.unsqueeze(1)):
+        raise UsageError(asked, expected, "values that the layer computes in another way", REMEDY)
     return Hop(partial(whole_maps, attention), W_V, output.W_O, b_V, output.b_O, norm, output.after)
 
 
@@ -173,14 +173,13 @@ def _frozen_output(traced: PartTrace, real: Tensor) -> FrozenOutput | None:
     if attention is None:
         if part.role not in ATTENTION_ROLES or _without_heads(part):
             return None
-        asked = f"paths through {type(part.attention or part.branch).__name__}"
-        raise UsageError(asked, "attention that is observed", "one that is not", REMEDY)
+        raise UsageError("paths through attention", "attention that is observed", "a layer that is not", REMEDY)
     W, wide = _weights(part, attention), torch.promote_types(traced.output.dtype, torch.float32)
     W_O, b_O = W.W_O.detach().to(wide), None if W.b_O is None else W.b_O.detach().to(wide)
     bias = None if part.bias is None else part.bias.detach().to(wide)
     asked, expected = f"paths through {attention.slot}", "a layer that adds its heads times W_O, or a norm of that"
     if tuple(W_O.shape) != (*attention.Y.shape[1::2], traced.output.shape[-1]):
-        raise UsageError(asked, expected, "heads of other sizes", REMEDY)
+        raise UsageError(asked, expected, "one whose W_O is for heads of another width", REMEDY)
     Z = torch.einsum("bhiv,hve->bie", attention.Y.to(wide), W_O)
     Z = Z if b_O is None else Z + b_O
     if part.ends_in_norm and part.branch is not part.output:
@@ -191,8 +190,8 @@ def _frozen_output(traced: PartTrace, real: Tensor) -> FrozenOutput | None:
     else:
         found = FrozenOutput(part.factor * W_O, _sum(None if b_O is None else part.factor * b_O, bias))
         added = part.summand(Z)
-    if (error := _distance(added, traced.output, real)) is not None:
-        got = f"something else before the end of {type(part.branch).__name__}, {error:.1e} away"
+    if not _close(added, traced.output, real):
+        got = "one that changes its heads before W_O, or its output after it, in another way, such as by a gate"
         raise UsageError(asked, expected, got, REMEDY)
     return found
 
@@ -207,16 +206,16 @@ def _weights(part: Part, attention: LayerTrace) -> ValueWeights:
         W = attention.weights
         return ValueWeights(W.W_V, W.W_O, W.b_V, W.b_O)
     if (found := part.value_weights()) is None:
-        raise UsageError(f"paths through {attention.slot}", "a layer whose weights are known", "none", REMEDY)
+        raise UsageError(f"paths through {attention.slot}", "a layer with known W_V and W_O", "one without", REMEDY)
     return found
 
 
-def _distance(got: Tensor, expected: Tensor, real: Tensor) -> float | None:
-    """How far two tensors are from each other at real tokens; None if that is rounding."""
+def _close(got: Tensor, expected: Tensor, real: Tensor) -> bool:
+    """Whether two tensors are equal at real tokens, up to rounding."""
     got, expected = (T.masked_fill(~real, 0.0) for T in (got, expected))
     error, size = (got - expected).abs().max(), expected.abs().max()
     allowed = max(tolerance(expected.dtype).rtol, FLOAT32_ROUNDING) * size.clamp_min(1.0)
-    return None if error <= allowed else error.item()
+    return bool(error <= allowed)
 
 
 def _sum(a: Tensor | None, b: Tensor | None) -> Tensor | None:
