@@ -31,12 +31,12 @@ def test_all_layouts_are_proven(name: str, kind: str) -> None:
 
 def test_layers_that_attend_twice() -> None:
     """DiffLlama subtracts two maps, and uses the values of each head twice."""
-    assert "need an input of 11 queries, with none" in the(proof(grown("diffllama")))
+    assert "a layer with no input, where added columns need an input of 11 queries" in the(proof(grown("diffllama")))
 
 
 def test_values_that_the_layer_reads_again() -> None:
     """Doge also makes its masks from values."""
-    assert proof(grown("doge")) == "values that added columns do not give in the place of its own"
+    assert proof(grown("doge")) == "a layer in which added values do not act like its own"
 
 
 @pytest.mark.parametrize("name", ["llama", "gpt2"])
@@ -48,7 +48,7 @@ def test_wrong_layouts_are_found_out(name: str) -> None:
         replace(some.layout, output=HeadColumns(output.path, output.index.roll(1, 0))),
         replace(some.layout, value=HeadColumns(value.path, value.index.roll(1, 1))),
     ):
-        assert proof(some._replace(layout=layout)) == "values that added columns do not give in the place of its own"
+        assert proof(some._replace(layout=layout)) == "a layer in which added values do not act like its own"
     assert proof(some) is None
 
 

@@ -75,6 +75,8 @@ def test_verbs_work_or_refuse_and_their_numbers_are_right(model_type: str) -> No
         ("afmoe", "paths", "such as by a gate"),
         ("axk1", "paths", "values that the layer computes from something else"),
         ("deberta", "paths", "values that the layer computes in another way"),
+        ("deepseek_v4", "prune named", "a layer whose code does not run with fewer heads"),
+        ("deepseek_v4", "grow values", "a layer with an output projection to several vectors per token"),
         ("jetmoe", "grow values", "query columns that do not come from one linear projection"),
         ("lilt", "paths", "W_O is for heads of another width"),
         ("fsmt", "claims", "a model that runs in float64"),

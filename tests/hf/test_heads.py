@@ -441,7 +441,7 @@ def own(*mechanism: str) -> Any:
 @pytest.mark.parametrize(
     ("make", "slot", "reason"),
     [
-        (lambda: TINY["albert"].build(), Slot.parse("enc.0"), "weights that several layers share"),
+        (lambda: TINY["albert"].build(), Slot.parse("enc.0"), "weights that are used more than once in a forward pass"),
         (lambda: build(recurrent_config()), Slot.parse("enc.0"), "a recurrent model"),
         (lambda: build(pure_config()), Slot.parse("enc.0"), "PureAttention, whose layers are all alike"),
         (lambda: TINY["bert"].build(), Slot.parse("dec.0"), "no such layer among enc.0, enc.1"),

@@ -121,7 +121,7 @@ def _add(attention: nn.Module, _: nn.Module, __: tuple[Any, ...], output: Tensor
         return None
     more = added.project(Y).to(output.dtype)
     if more.shape != output.shape:
-        raise _unfit(added, f"an output of shape {list(more.shape)}", str(list(output.shape)))
+        raise _unfit(added, "one vector per token", "an output projection to several vectors per token")
     return output + more
 
 
@@ -136,12 +136,12 @@ def widened_attention(
     assert added is not None
     call, shape = _call_of(module), added.shape
     if query.shape[1] != shape.heads:
-        raise _unfit(added, f"{shape.heads} heads, as when columns were added", str(query.shape[1]))
+        raise _unfit(added, f"{shape.heads} heads, as when columns were added", f"{query.shape[1]} heads")
     scaling = options.get("scaling")
     scaling = query.shape[-1] ** -0.5 if scaling is None else scaling
     X = _input(added, call, "query", query)
     if X is None or X.shape[1] != query.shape[2]:
-        raise _unfit(added, f"an input of {query.shape[2]} queries", "none" if X is None else f"one of {X.shape[1]}")
+        raise _unfit(added, f"an input of {query.shape[2]} queries", _length(X))
     queries = added.queries(X) * _ratio(shape.factor, scaling)
     wide = added.widen(query, key, value, queries, _keys_and_values(module, added, call, query, key))
     call.inputs, call.cache = {}, None
@@ -175,8 +175,7 @@ def _keys_and_values(module: Any, added: AddedColumns, call: _Call, Q: Tensor, K
         number, shape = getattr(module, "layer_idx", None), added.shape
         columns = cached(call.cache, number, added.cache_layers, shape.attention, columns, shape.crosses)
     if columns is None or columns.shape[1] != K.shape[2]:
-        got = "none" if columns is None else f"one of {columns.shape[1]}"
-        raise _unfit(added, f"an input of {K.shape[2]} keys", got)
+        raise _unfit(added, f"an input of {K.shape[2]} keys", _length(columns))
     return columns
 
 
@@ -185,8 +184,13 @@ def _input(added: AddedColumns, call: _Call, role: str, T: Tensor) -> Float[Tens
     X = call.inputs.get(role)
     X = X.squeeze(1) if X is not None and X.dim() == 4 else X
     if X is not None and (X.dim() != 3 or X.shape[0] != T.shape[0]):
-        raise _unfit(added, f"an input of {T.shape[0]} sequences for its {role} projection", str(list(X.shape)))
+        expected = f"{T.shape[0]} sequences as the input of its {role} projection"
+        raise _unfit(added, expected, f"an input of shape {list(X.shape)}")
     return X
+
+
+def _length(X: Tensor | None) -> str:
+    return "no input" if X is None else f"an input of {X.shape[1]}"
 
 
 def _attend(

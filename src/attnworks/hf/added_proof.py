@@ -45,9 +45,9 @@ def failed_proof(model: nn.Module, layout: AttentionLayout, slot: Slot, read: Ca
                 return "outputs that change when columns of zeros are added"
         found = None if "gate" in layout.problems else _moved_channel(model, layout, slot, read)
     except UsageError as error:
-        return f"attention in which {error.asked} need {error.expected}, with {error.got}"
+        return f"a layer with {error.got}, where added columns need {error.expected}"
     if found is not None and not _error(found[0], before) <= close + ROUNDING * _error(found[1], before):
-        return "values that added columns do not give in the place of its own"
+        return "a layer in which added values do not act like its own"
     return None
 
 

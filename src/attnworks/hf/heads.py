@@ -72,7 +72,7 @@ def hf_refusal_to_grow(model: nn.Module, slot: Slot) -> str | None:
         return reason
     _, layout, attention = hf_layers(model)[slot].place()
     if len(layout.slots) > 1:
-        return "weights that several layers share"
+        return "weights that are used more than once in a forward pass"
     if not layout.heads:
         return "no heads, as all of them were cut"
     if (groups := head_groups_of(attention)) is not None and not _grows(groups):
@@ -152,8 +152,8 @@ def _failed_proof(model: nn.Module, layout: AttentionLayout, slot: Slot) -> str 
     if layout.path not in known:
         try:
             known[layout.path] = failed_proof(model, layout, slot, _outputs(model))
-        except Exception as error:  # whatever the code of a model raises
-            known[layout.path] = f"attention that cannot be computed with added columns ({short_message(error)})"
+        except Exception:  # whatever the code of a model raises
+            known[layout.path] = "attention that cannot be computed with added columns"
     return known[layout.path]
 
 

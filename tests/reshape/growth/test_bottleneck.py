@@ -97,7 +97,7 @@ def test_layers_that_cannot_grow() -> None:
 
 def test_models_that_cannot_grow() -> None:
     exam = examined("albert")
-    assert "enc.0 cannot grow: weights that several layers share" in exam.notes
+    assert "enc.0 cannot grow: weights that are used more than once in a forward pass" in exam.notes
     assert all(math.isnan(float(value)) for row in exam["bottleneck.keys@encoder"].value for value in row)
 
 

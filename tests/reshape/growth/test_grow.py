@@ -445,7 +445,7 @@ def test_relative_objectives_are_refused() -> None:
 
 
 def test_models_that_cannot_grow() -> None:
-    model, reason = TINY["albert"].build(dtype=torch.float32), "weights that several layers share"
+    model, reason = TINY["albert"].build(dtype=torch.float32), "weights that are used more than once in a forward pass"
     asked: list[dict[str, Any]] = [{"add": 2}, {"where": "0.0:keys=1"}]
     for options in asked:
         with pytest.raises((UsageError, NoBottleneckError)) as error:
