@@ -68,8 +68,9 @@ class Reference:
 
     source     tokens of the only or first side that are not padding: [b, i]
     real       the same of the side that the outputs belong to
-    compared   the same where the outputs of the model are finite: some types give none for padded sentences
-    outputs    logits, or hidden states of a model without an output layer: [b, i, e]
+    compared   rows of the outputs that say something: finite ones of real tokens
+    outputs    logits, or hidden states of a model without an output layer: [b, i, e]; [b, 1, e] if it gives one vector
+               for each text
     """
 
     def __init__(self, model: Any, tokenizer: Any) -> None:
@@ -86,13 +87,16 @@ class Reference:
         self.outputs, self.weights = self._run_recorded(self.inputs)
         if not self.weights:
             raise NotCheckedError("its attention is neither a call of the interface nor softmax times values")
-        if self.outputs.shape[:2] != self.real.shape:
-            raise NotCheckedError(
-                f"outputs of shape {list(self.outputs.shape)} for tokens of shape {list(self.real.shape)}"
-            )
-        self.compared = self.real & self.outputs.isfinite().all(-1)
+        self.compared = self._rows() & self.outputs.isfinite().all(-1)
         if not bool(self.compared.any()):
             raise NotCheckedError("the outputs of the model are not finite")
+
+    def _rows(self) -> Tensor:
+        """The rows of outputs without padding. Where tokens have no rows, those of texts without padding."""
+        b, rows = self.outputs.shape[:2]
+        if (b, rows) == self.real.shape:
+            return self.real
+        return (self.real.all(1, keepdim=True) | (rows == 1)).expand(b, rows)
 
     def entropies(self) -> dict[str, list[Tensor]]:
         """Kind of attention -> mean entropy of each head [h] in each of its calls, of the texts in one padded batch.
@@ -194,10 +198,11 @@ def batch_of_texts(model: Any, tokenizer: Any) -> dict[str, Tensor]:
 
 @torch.no_grad()
 def run(model: nn.Module, inputs: dict[str, Any]) -> Tensor:
-    """The logits of a model, its last hidden states, or the first other output for every token: [b, i, e]."""
+    """Logits, last hidden states, or the first other output, which is for tokens if there is one: [b, i, e]."""
     outputs = model(**inputs)
     named = [getattr(outputs, name, None) for name in ("logits", "last_hidden_state")]
-    found = [each for each in [*named, *outputs.values()] if isinstance(each, Tensor) and each.ndim == 3]
+    given = [each for each in [*named, *outputs.values()] if isinstance(each, Tensor)]
+    found = [each for each in given if each.ndim == 3] or [each.unsqueeze(1) for each in given if each.ndim == 2]
     if not found:
-        raise NotCheckedError("the model gives nothing for every token")
+        raise NotCheckedError("the model gives no vectors")
     return found[0]
