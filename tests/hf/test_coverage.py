@@ -92,6 +92,8 @@ def test_the_reason_of_a_refusal(model_type: str, verb: str, why: str) -> None:
     [
         ("canine", "examine", "some layers attend to groups of characters"),
         ("canine", "prune", "some layers attend to groups of characters"),
+        ("funnel", "prune", "weights times values by einsum"),
+        ("xlnet", "examine", "weights times values by einsum, with sentences as the second axis"),
         ("dpr", "prune", "one vector for each text"),
         ("csm_depth_decoder_model", "prune", "no logits for the first token"),
         ("canary_decoder", "examine", "a decoder alone, with the config of an encoder-decoder"),

@@ -91,6 +91,8 @@ def open_model(
         except Exception as error:
             expected, got = "a model that transformers can load", short_message(error)
             raise load_error(folder, expected, got, "check its files") from error
+        if dtype == "float64":  # some models, such as XLNet, make parameters in float32 alone
+            cast(model, torch.float64)
         _check_report(folder, model, report)
         _check_finite(folder, model, dtype)
         use_plain_experts(model)

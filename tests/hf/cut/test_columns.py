@@ -93,7 +93,7 @@ def test_a_weight_goes_only_with_what_it_is_applied_to() -> None:
 
 def test_heads_that_are_mixed() -> None:
     mixed = replace(LAYER, output_reach=reach("11100000", "00110000", "00001100", "00000011"))
-    assert refusal_to_remove(mixed, {0}) == "heads that are mixed before the output projection"
+    assert refusal_to_remove(mixed, {0}) == "heads that are mixed before a module reads them"
     assert refusal_to_remove(mixed, {0, 1}) is None and refusal_to_remove(LAYER, {0}) is None
     unread = replace(LAYER, output_path=None, output_reach=None, problems={"output": "no projection reads the heads"})
     assert refusal_to_remove(unread, {0}) == "no projection reads the heads"

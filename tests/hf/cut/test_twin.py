@@ -67,8 +67,8 @@ def test_position_biases() -> None:
 @pytest.mark.parametrize(
     ("name", "told"),
     [
-        ("bitnet", "heads that are mixed before the output projection"),
-        ("squeezebert", "heads that are mixed before the output projection"),
+        ("bitnet", "heads that are mixed before a module reads them"),
+        ("squeezebert", "heads that are mixed before a module reads them"),
         ("doge", "outputs that differ by"),
     ],
 )

@@ -33,7 +33,7 @@ def refusal_to_remove(layer: AttentionLayout, removed: Collection[int]) -> str |
     if layer.output_path is None or layer.output_reach is None:
         return layer.problems.get("output", "no projection that reads the heads")
     gone, left = _of_heads(layer.output_reach, removed)
-    return "heads that are mixed before the output projection" if bool((gone & left).any()) else None
+    return "heads that are mixed before a module reads them" if bool((gone & left).any()) else None
 
 
 def removal_of(layers: Sequence[AttentionLayout], layer: AttentionLayout, removed: Collection[int]) -> Removal:

@@ -339,7 +339,7 @@ def _output(
         if not bool((found.factors == 1).all()):
             problems["gate"] = "the heads are multiplied by gates or factors before the output projection"
     else:
-        problems["output"] = "the heads are mixed before the output projection"
+        problems["output"] = "the heads are mixed before a module reads them"
         reach = _reach_of_heads(X, call.leaf)
     if columns is not None and not _is_linear(taker):
         problems["output"] = f"their output projection is no linear map ({type(taker.module).__name__})"
