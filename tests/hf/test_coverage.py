@@ -73,6 +73,7 @@ def test_verbs_work_or_refuse_and_their_numbers_are_right(model_type: str) -> No
     [
         ("jetmoe", "paths", "a layer with known W_V and W_O, got one without"),
         ("afmoe", "paths", "such as by a gate"),
+        ("doge", "paths", "it multiplies the stream by a factor for each channel"),
         ("axk1", "paths", "values that the layer computes from something else"),
         ("deberta", "paths", "values that the layer computes in another way"),
         ("deepseek_v4", "prune named", "a layer whose code does not run with fewer heads"),

@@ -246,7 +246,7 @@ class Examiner:
     def _run_deep(self, batch: Batch) -> None:
         """Measures across depth receive one stack at a time, if its parts add up to the residual stream."""
         if self.subject.blocks is None:
-            self.notes.append(f"{_names(self.depth_measures)}: not applicable, the blocks of this model are not known")
+            self.notes.append(f"{_names(self.depth_measures)}: not applicable, {self.subject.no_blocks}")
             self.advance(len(batch))
             return
         with torch.inference_mode():

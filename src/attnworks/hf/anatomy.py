@@ -145,10 +145,15 @@ def _find_layout(model: nn.Module) -> ModelLayout:
 def hf_anatomy(model: nn.Module) -> tuple[BlockAnatomy, ...] | None:
     """The blocks of a Hugging Face model, encoder before decoder; None where they do not add up to the stream."""
     layout = layout_of(model)
-    if not layout.blocks or any(block.problem for block in layout.blocks):
+    if not layout.blocks or problem_of_blocks(model) is not None:
         return None
     slots = {layer.path: iter(layer.slots) for layer in layout.layers}
     return tuple(_block(model, layout, block, slots) for block in layout.blocks)
+
+
+def problem_of_blocks(model: nn.Module) -> str | None:
+    """Why the first block that is no sum of the stream and its parts is none, in words."""
+    return next((block.problem for block in layout_of(model).blocks if block.problem), None)
 
 
 def hf_layers(model: nn.Module) -> dict[Slot, HFPart]:

@@ -21,6 +21,7 @@ from attnworks.hf.anatomy import (
     hf_anatomy,
     hf_layers,
     model_kind,
+    problem_of_blocks,
     projections_by_module,
     slots_by_module,
 )
@@ -93,6 +94,8 @@ class HFSubject(Subject):
         self.model = model
         self.body: nn.Module = probe_body(model)
         self.blocks = hf_anatomy(model)
+        if problem := problem_of_blocks(model):
+            self.no_blocks = f"a block of this model is no sum of the stream and its parts: {problem}"
         self.abilities = _abilities(model, self._mask_id)
         self._kinds = attention_kinds(model)
         self._stacks = stacks_of(self.blocks) or _guess_stacks(self.body, self._kinds)

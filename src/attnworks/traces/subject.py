@@ -63,6 +63,7 @@ class Subject(ABC):
     source      reads the source, or only, side of a text; None for a subject that runs on batches alone
     target      reads the target of an encoder-decoder
     blocks      the anatomy of the model, or None if it is not known; reduced while the model runs without some parts
+    no_blocks   why it is not known, in words
     folder      where the model was opened from; None for a model in memory
     remarks     what one should know about how the model was opened
     vocabularies    of source and target, for a model of attnworks that reads text; None for others
@@ -78,6 +79,7 @@ class Subject(ABC):
     source: TextReader | None = None
     target: TextReader | None = None
     blocks: Sequence[BlockAnatomy] | None = None
+    no_blocks: str = "the blocks of this model are not known"
     folder: Path | None = None
     remarks: tuple[str, ...] = ()
     vocabularies: tuple[Vocabulary, Vocabulary] | None = None
