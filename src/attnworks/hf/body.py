@@ -45,9 +45,8 @@ class LastStream:
     def tensor(self, name: str) -> Tensor:
         found = self.first if self.named is None else self.named
         if found is None:
-            expected = f"a last_hidden_state of shape {[*self.shape, '*']}"
-            remedy = "use attnworks.traces.adapted"
-            raise UsageError(f"the last residual stream of {name}", expected, "none", remedy)
+            expected, remedy = "a model that returns one vector for each token", "use attnworks.traces.adapted"
+            raise UsageError(f"the last residual stream of {name}", expected, "one that does not", remedy)
         return found
 
 
