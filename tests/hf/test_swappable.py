@@ -67,6 +67,7 @@ def test_reasons(name: str, spec: str, reason: str) -> None:
         ("modernbert", BIGBIRD, "enc.1"),
         ("t5", "linear", "cross.0"),
         ("deepseek_v32", WINDOW, "dec.0"),
+        ("glm5_next_text", WINDOW, "dec.1"),
     ],
 )
 def test_what_layers_can_have(name: str, spec: str, slot: str) -> None:

@@ -111,15 +111,30 @@ def distance(found: Tensor, expected: Tensor) -> float:
 
 
 def runs_of(model: Any) -> list[Callable[[], Tensor]]:
-    """A pass on two rows, one of them padded; and one over all but the last token, then over that, with a cache."""
+    """A pass on two rows, one of them padded; and one over all but the last token, then over that, with a cache.
+
+    Outputs at padding, which mean nothing, are zero.
+    """
     body = probe_body(model)
     given = probe_inputs(body, padding=True)
     ids = "decoder_input_ids" if "decoder_input_ids" in given else "input_ids"
+    real = given.get(_mask_of(ids))
     takes = {"use_cache", "past_key_values"} <= {*inspect.signature(body.forward).parameters}
-    runs: list[Callable[[], Tensor]] = [lambda: _output(body(**given))]
+    runs: list[Callable[[], Tensor]] = [lambda: _at_tokens(_output(body(**given)), real)]
     if takes and ids in given and _generates(model):
-        runs.append(lambda: _with_cache(body, given, ids))
+        runs.append(lambda: _at_tokens(_with_cache(body, given, ids), real))
     return runs
+
+
+def _mask_of(ids: str) -> str:
+    return "decoder_attention_mask" if ids.startswith("decoder") else "attention_mask"
+
+
+def _at_tokens(found: Tensor, real: Tensor | None) -> Tensor:
+    """Outputs with a row for each of the last tokens, with zeros at padding; others as they are."""
+    if real is None or found.dim() != 3 or found.shape[0] != len(real) or found.shape[1] > real.shape[1]:
+        return found
+    return found.masked_fill(real[:, -found.shape[1] :, None] == 0, 0.0)
 
 
 def _generates(model: Any) -> bool:
@@ -129,7 +144,7 @@ def _generates(model: Any) -> bool:
 
 
 def _with_cache(body: Any, given: Mapping[str, Any], ids: str) -> Tensor:
-    mask = "decoder_attention_mask" if ids.startswith("decoder") else "attention_mask"
+    mask = _mask_of(ids)
     first = {**given, ids: given[ids][:, :-1], "use_cache": True}
     if mask in given:
         first[mask] = given[mask][:, :-1]
