@@ -23,12 +23,14 @@ def mask_by(name: str, module: Any, given: Any, queries: Tensor = Q, **options: 
 
 @pytest.mark.parametrize("name", ["eager", "sdpa"])
 def test_tables(name: str) -> None:
-    """Longer ones are cut to the keys; numbers hide keys by the smallest one, and add all others to scores."""
+    """Longer ones are cut to the keys, one row is for all queries; numbers but the smallest one are added to scores."""
     seen = torch.rand(1, 1, 3, 11, generator=torch.Generator().manual_seed(3)) < 0.5
     hiding = torch.zeros(1, 1, 3, 11).masked_fill(~seen, LOWEST)
     for given in (seen, hiding):
         mask = mask_by(name, CAUSAL, given)
         assert torch.equal(mask.dense, seen[..., :7]) and mask.real is None and not mask.causal
+    one_row = mask_by(name, CAUSAL, seen[:, :, :1]).dense
+    assert torch.equal(one_row, seen[:, :, :1, :7].expand(1, 1, 3, 7))
     added = torch.where(seen, 0.25, LOWEST).float()
     expected = torch.where(seen, 0.25, -torch.inf)[..., :7].double()
     assert torch.equal(mask_by(name, CAUSAL, added).dense, expected)

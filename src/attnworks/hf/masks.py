@@ -88,13 +88,14 @@ def is_causal(module: nn.Module, options: dict[str, Any]) -> bool:
 def _table(Q: Tensor, K: Tensor, given: Tensor | None, options: dict[str, Any]) -> Tensor | None:
     """The keys that may be seen, or what is added to scores, with -inf for hidden keys; None for no mask.
 
-    Tables of numbers have the smallest number of their type where a key is hidden.
+    LayoutLM gives one row for all queries. Tables of numbers have the smallest number of their type where a key is
+    hidden.
     """
     added = added_scores(options)
     added = None if added is None else added.to(Q.dtype)
     if given is None:
         return added
-    given = given[..., : K.shape[2]]
+    given = given[..., : K.shape[2]].expand(*given.shape[:-2], Q.shape[2], -1)
     hidden = ~given if given.dtype == torch.bool else given <= torch.finfo(given.dtype).min / 2
     if given.dtype != torch.bool:
         table = given.masked_fill(hidden, 0.0).to(Q.dtype)
