@@ -35,6 +35,7 @@ from attnworks.hf.heads import (
     WIDTHS_ENTRY,
     hf_keep_heads,
     hf_refusal_to_shrink,
+    missing_layer_reason,
     resize,
 )
 from attnworks.hf.mechanisms import drop_as_earlier, put_mechanisms, use_mechanisms
@@ -210,6 +211,8 @@ def _check_heads(model: nn.Module, described: _Described) -> None:
     named = {**described.mechanisms, **described.heads}
     layers = hf_layers(model) if named else {}
     for name, heads in named.items():
+        if reason := missing_layer_reason(model, Slot.parse(name)):
+            raise ValueError(reason)
         found = layers[Slot.parse(name)]
         if len(heads) != found.heads:
             raise ValueError(f"{len(heads)} heads in {name}, which has {found.heads}")

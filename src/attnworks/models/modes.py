@@ -11,6 +11,9 @@ from torch import nn
 
 from attnworks.core.tensors import tensors_of
 
+EXPERTS = "_experts_implementation_internal"
+"""The entry of a config of transformers that says how experts are computed."""
+
 
 @contextmanager
 def inference_mode(model: object) -> Iterator[None]:
@@ -60,23 +63,24 @@ def plain_experts(model: nn.Module) -> Iterator[None]:
     try:
         yield
     finally:
-        if before is not None:
-            whole: Any = model
-            whole.set_experts_implementation(before)
+        for config, implementation in before:
+            setattr(config, EXPERTS, implementation)
 
 
-def use_plain_experts(model: nn.Module) -> str | None:
+def use_plain_experts(model: nn.Module) -> list[tuple[Any, str]]:
     """Let a model of transformers in float64 run its experts one by one: torch has no grouped product of such numbers.
 
-    The implementation that it had before is returned; None if nothing changed.
+    The configs that were changed are returned, with the implementation that each named before. The method of
+    transformers for that passes over the config of the text in models of several kinds of input.
     """
-    before = getattr(getattr(model, "config", None), "_experts_implementation", None)
-    change: Any = getattr(model, "set_experts_implementation", None)
-    doubles = any(parameter.dtype == torch.float64 for parameter in model.parameters())
-    if before in (None, "eager") or change is None or not doubles:
-        return None
-    change("eager")
-    return before
+    if not any(parameter.dtype == torch.float64 for parameter in model.parameters()):
+        return []
+    changed: list[tuple[Any, str]] = []
+    for config in (getattr(module, "config", None) for module in model.modules()):
+        if (implementation := getattr(config, EXPERTS, None)) not in (None, "eager"):
+            setattr(config, EXPERTS, "eager")
+            changed.append((config, implementation))
+    return changed
 
 
 def cast(model: nn.Module, dtype: torch.dtype) -> None:
