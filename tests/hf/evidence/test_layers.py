@@ -155,6 +155,15 @@ def test_layers_that_share_their_weights_have_several_slots() -> None:
     assert [str(slot) for slot in layer.slots] == [f"enc.{number}" for number in range(5)]
 
 
+def test_layers_that_run_first_without_gradients() -> None:
+    """HRM runs two stacks in turns, the earlier runs of which autograd does not record."""
+    low, _, high, _ = layout_of(tiny_model("hrm_text").model).layers
+    assert [slot.layer for slot in low.slots] == [0, 2, 4, 8, 10, 12] and [slot.layer for slot in high.slots] == [6, 14]
+    assert low.output is not None and {source.path for source in low.sources} == {
+        source.path.replace("H_module", "L_module") for source in high.sources
+    }
+
+
 @pytest.mark.parametrize(("model_type", "slots"), [("jamba", "dec.1"), ("qwen3_next", "dec.1")])
 def test_layers_of_hybrids_have_the_number_of_their_block(model_type: str, slots: str) -> None:
     (layer,) = layout_of(tiny_model(model_type).model).layers

@@ -21,18 +21,20 @@ def attention_layouts(model: nn.Module, cut: CutPass) -> tuple[AttentionLayout, 
     """The layouts of all attention layers that run in a cut pass, in the order of their first calls.
 
     One layer of each kind is looked into head by head. The others of its kind have the same layout under their own
-    names, which is checked for one head; a layer for which the check fails is looked into as well.
+    names, which is checked for one head; a layer for which the check fails is looked into as well. A layer that runs
+    several times is looked into at the first call that autograd records.
     """
     slots = attention_slots(cut.attention)
     lists = [f"{path}." for path, module in model.named_modules() if isinstance(module, nn.ModuleList)]
     found: dict[str, AttentionLayout] = {}
     by_kind: dict[object, tuple[AttentionLayout, AttentionCall]] = {}
+    recorded = {call.path: call for call in reversed(cut.attention) if call.Y.requires_grad}
     for call, slot in zip(cut.attention, slots, strict=True):
         if call.path in found:
             known = found[call.path]
             found[call.path] = replace(known, slots=(*known.slots, slot))
             continue
-        block = _block_of(call.path, lists)
+        call, block = recorded.get(call.path, call), _block_of(call.path, lists)
         kind = _signature(model, call, slot, block)
         carried = _carried(model, *by_kind[kind], call, slot, block, lists) if kind in by_kind else None
         if carried is None or not same_reach(cut, call, carried):
