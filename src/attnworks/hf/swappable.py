@@ -21,7 +21,7 @@ from attnworks.core.errors import short_message
 from attnworks.core.places import Slot
 from attnworks.hf.anatomy import HFPart, hf_layers, layout_of
 from attnworks.hf.cached_keys import counts_from_first
-from attnworks.hf.cut.proof import distance, running, runs_of
+from attnworks.hf.cut.proof import distance, outputs_of, running, runs_of
 from attnworks.hf.cut.unused import without_queries
 from attnworks.hf.head_modules import head_groups_of, is_empty
 from attnworks.hf.heads import missing_layer_reason
@@ -133,12 +133,7 @@ def _problems(model: Any, parts: Sequence[HFPart]) -> dict[str, str]:
     """The layers in which dense attention of attnworks does not compute what the model does, and how it differs."""
     runs = runs_of(model)
     with running(model):
-        expected = [runs[0]()]
-        for run in runs[1:]:
-            try:
-                expected.append(run())
-            except Exception:  # the model itself does not run so either
-                break
+        expected = outputs_of(runs)
         with attention_hook(_silence), observe_interface(model):
             effect = distance(runs[0](), expected[0])
     if _problem(model, parts, expected, effect) is None:

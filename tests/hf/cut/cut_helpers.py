@@ -10,7 +10,7 @@ from torch import Tensor
 
 from attnworks.hf.anatomy import layout_of
 from attnworks.hf.cut.plan import Place
-from attnworks.hf.cut.proof import running, runs_of
+from attnworks.hf.cut.proof import outputs_of, running, runs_of
 from attnworks.hf.tiny import tiny_model
 
 SOME_TYPES = (
@@ -35,9 +35,9 @@ def place_in(model: Any, number: int = 0) -> Place:
 
 
 def read(model: Any) -> list[Tensor]:
-    """The outputs of a model on a padded batch, and with a cache."""
+    """The outputs of a model on a padded batch, and with a cache if it runs with one."""
     with running(model):
-        return [run() for run in runs_of(model)]
+        return outputs_of(runs_of(model))
 
 
 def assert_same(found: list[Tensor], expected: list[Tensor]) -> None:

@@ -7,7 +7,7 @@ token with a cache of keys and values.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
@@ -43,12 +43,7 @@ class Proof:
         with running(model):
             whole = runs[0]()
             with _silent(model, modules):
-                self._expected = [runs[0]()]
-                for run in runs[1:]:
-                    try:
-                        self._expected.append(run())
-                    except Exception:  # the whole model does not run so either
-                        break
+                self._expected = outputs_of(runs)
         self.effect = distance(whole, self._expected[0])
         self.error, self.last_problem = 0.0, ""
 
@@ -124,6 +119,17 @@ def runs_of(model: Any) -> list[Callable[[], Tensor]]:
     if takes and ids in given and _generates(model):
         runs.append(lambda: _at_tokens(_with_cache(body, given, ids), real))
     return runs
+
+
+def outputs_of(runs: Sequence[Callable[[], Tensor]]) -> list[Tensor]:
+    """What these runs of a whole model give, up to one that it fails in, as some models do with a cache."""
+    found = [runs[0]()]
+    for run in runs[1:]:
+        try:
+            found.append(run())
+        except Exception:  # whatever the code of a model raises
+            break
+    return found
 
 
 def _mask_of(ids: str) -> str:
