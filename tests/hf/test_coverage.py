@@ -213,6 +213,12 @@ def test_a_verb_that_never_ends_is_stopped(bert: Case, monkeypatch: pytest.Monke
     assert outcome(verb, bert)["outcome"] == "slow"
 
 
+def test_a_type_that_takes_too_long_is_slow(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("attnworks.hf.coverage.sweep.TYPE_SECONDS", 0)
+    (row,) = sweep(["llama"], verbs=["examine"])
+    assert {found["outcome"] for found in row["verbs"].values()} == {"slow"}
+
+
 def test_a_sweep_goes_through_processes_and_its_rows_are_read_again(tmp_path: Path) -> None:
     rows = {row["type"]: row for row in sweep(["llama", "clip", "no_such_type"], verbs=["examine"])}
     assert rows["clip"] == {"type": "clip", "reason": "needs pictures"}

@@ -196,6 +196,7 @@ OVERRIDES: dict[str, Overrides] = {
         "out_hidden_size": s.hidden,
     },
     "muse_spark_text": lambda s, hidden: {"moe_hidden_size": s.expert_feed_forward},
+    "pegasus_x": lambda s, hidden: {"block_size": 16, "num_global_tokens": 6},
     "perceiver": lambda s, hidden: {"d_latents": s.joined, "num_latents": 9, "num_self_attends_per_block": 2},
     "prophetnet": lambda s, hidden: {"ngram": 2},
     "qwen4_exp_text": lambda s, hidden: {

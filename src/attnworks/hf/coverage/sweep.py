@@ -124,7 +124,9 @@ def sweep(
         for receiver, (name, process, deadline) in list(running.items()):
             if receiver not in ready and time.monotonic() < deadline:
                 continue
-            row = _received(name, receiver) if receiver in ready else _crash(name, f"more than {TYPE_SECONDS} s")
+            row = (
+                _received(name, receiver) if receiver in ready else _ended(name, "slow", f"more than {TYPE_SECONDS} s")
+            )
             process.kill()
             process.join()
             del running[receiver]
@@ -137,7 +139,7 @@ def _work(model_type: str, verbs: Iterable[str], sender: Connection) -> None:
     try:
         row = study(model_type, verbs)
     except Exception as error:
-        row = _crash(model_type, f"{type(error).__name__}: {error}")
+        row = _ended(model_type, "crashes", f"{type(error).__name__}: {error}")
     sender.send(row)
 
 
@@ -145,11 +147,12 @@ def _received(name: str, receiver: Any) -> Row:
     try:
         return receiver.recv()
     except EOFError:
-        return _crash(name, "its process ended")
+        return _ended(name, "crashes", "its process ended")
 
 
-def _crash(name: str, why: str) -> Row:
-    return {"type": name, "verbs": {verb: {"outcome": "crashes", "why": why[:300]} for verb in VERBS}}
+def _ended(name: str, outcome: str, why: str) -> Row:
+    """The row of a type that ended as a whole."""
+    return {"type": name, "verbs": {verb: {"outcome": outcome, "why": why[:300]} for verb in VERBS}}
 
 
 def read_rows(file: Path) -> dict[str, Row]:
