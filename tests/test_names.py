@@ -10,9 +10,9 @@ import attnworks
 
 ROOT = Path(attnworks.__file__).parent
 COMMANDS = {
-    "advise", "claims", "compare", "conti", "count", "examine", "gradient", "grow", "growth", "history", "long_range",
-    "project", "projection", "prune", "replay", "report", "serve", "structure", "swap", "train", "translate", "undo",
-    "view",
+    "advise", "claims", "compare", "conti", "count", "examine", "export", "gradient", "grow", "growth", "history",
+    "long_range", "project", "projection", "prune", "replay", "report", "serve", "structure", "swap", "train",
+    "translate", "undo", "view",
 }  # fmt: skip
 """Commands of the command line carry the name of the function that they call."""
 NOUNS_IN_ING = {

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from attnworks.api.exams import compare as compare
     from attnworks.api.exams import examine as examine
     from attnworks.api.exams import view as view
+    from attnworks.api.exports import export as export
     from attnworks.api.heads import grow as grow
     from attnworks.api.heads import project as project
     from attnworks.api.heads import prune as prune
@@ -57,6 +58,7 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "api.exams": "compare examine view",
+    "api.exports": "export",
     "api.heads": "grow project prune",
     "api.mechanisms": "advise swap",
     "api.proofs": "claims",

@@ -94,6 +94,8 @@ def run(home: Path) -> Path:
         "view RUN --out EVIL/x",
         "view pypi:EVIL",
         "experiment EVIL",
+        "export EVIL OUT --to safetensors",
+        "export RUN OUT --to EVIL",
         "experiment collapse --out HOME --seeds EVIL",
         "report EVIL --out OUT",
         "prune RUN --heads EVIL --out OUT",

@@ -20,7 +20,7 @@ from attnworks.core.errors import AttnworksError, DivergedError, printable
 from attnworks.core.plugins import load_requested
 
 _VERBS = {
-    "Build": ("train", "translate", "count", "bench"),
+    "Build": ("train", "translate", "export", "count", "bench"),
     "Examine": ("examine", "compare"),
     "Reshape": ("prune", "grow", "swap", "project", "advise", "history", "undo", "replay"),
     "Prove": ("claims", "experiment"),

@@ -14,12 +14,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from attnworks.core.display import counted
 from attnworks.core.tensors import tensors_of
 from attnworks.hf import quiet
 from attnworks.hf.anatomy import layout_of
 from attnworks.hf.cut.keep import CUTS_ENTRY
 from attnworks.hf.cut.proof import distance, running, runs_of
-from attnworks.hf.heads import HEADS_ENTRY
+from attnworks.hf.heads import ADDED_ENTRY, HEADS_ENTRY, MECHANISMS_ENTRY, WIDTHS_ENTRY
 from attnworks.hf.layout import AttentionLayout
 from attnworks.hf.position_bias import POSITION_BIAS
 from attnworks.hf.tiny_sizes import ATTRIBUTES
@@ -49,6 +50,27 @@ def to_standard(model: nn.Module) -> nn.Module:
     return model
 
 
+def nonstandard_part(model: nn.Module) -> str | None:
+    """What transformers alone cannot represent in this model, in words; None for a plain model.
+
+    Give it what `to_standard` returns.
+    """
+    config: Any = model.config
+    if not hasattr(config, MECHANISMS_ENTRY):
+        return None
+    for name, specs in getattr(config, MECHANISMS_ENTRY).items():
+        if other := next((spec for spec in specs if spec != "dense"), None):
+            return f"{other} in {name}"
+    for entry, words in ((WIDTHS_ENTRY, "heads of other widths"), (ADDED_ENTRY, "columns that were added")):
+        if name := next(iter(getattr(config, entry, {})), None):
+            return f"{words} in {name}"
+    for layers in _stacks(layout_of(model).layers).values():
+        fewest, most = (choose(layers, key=_heads) for choose in (min, max))
+        if fewest.heads < most.heads:
+            return f"{counted(fewest.heads, 'head')} in {fewest.slots[0]} and {most.heads} in {most.slots[0]}"
+    return f"fewer heads, whose width the config of {type(model).__name__} cannot give"
+
+
 def _configs(config: Any, layers: tuple[AttentionLayout, ...]) -> Iterator[Any]:
     """Configs without entries of attnworks that may describe these layers."""
     counts = _counts(layers)
@@ -76,19 +98,23 @@ def _configs(config: Any, layers: tuple[AttentionLayout, ...]) -> Iterator[Any]:
 
 def _counts(layers: tuple[AttentionLayout, ...]) -> dict[str, int] | None:
     """Entries for the numbers of heads, of each stack or of all; None where layers of a stack differ."""
-    stacks = {
-        "encoder_": [layer for layer in layers if layer.slots[0].kind == "encoder"],
-        "decoder_": [layer for layer in layers if layer.slots[0].kind != "encoder"],
-    }
     found: dict[str, int] = {}
     for names, count in ((HEAD_COUNTS, _heads), (KEY_HEAD_COUNTS, _key_heads)):
-        by_stack = {stack: {count(layer) for layer in of_stack} for stack, of_stack in stacks.items() if of_stack}
+        by_stack = {stack: {count(layer) for layer in of_stack} for stack, of_stack in _stacks(layers).items()}
         if any(len(numbers) > 1 for numbers in by_stack.values()):
             return None
         for name in names:
             stack = next((stack for stack in by_stack if stack in name), next(iter(by_stack)))
             (found[name],) = by_stack[stack]
     return found
+
+
+def _stacks(layers: tuple[AttentionLayout, ...]) -> dict[str, list[AttentionLayout]]:
+    """The layers of encoder and decoder, by the prefixes of their entries."""
+    stacks: dict[str, list[AttentionLayout]] = {}
+    for layer in layers:
+        stacks.setdefault("encoder_" if layer.slots[0].kind == "encoder" else "decoder_", []).append(layer)
+    return stacks
 
 
 def _heads(layer: AttentionLayout) -> int:

@@ -31,6 +31,7 @@ from attnworks.hf.evidence.inputs import probe_body
 from attnworks.hf.folder import save_hf
 from attnworks.hf.observed_pass import LayerNames, ObservedPass, edited_calls, observe_attention
 from attnworks.hf.open import folder_of, open_model
+from attnworks.hf.standard import nonstandard_part, to_standard
 from attnworks.models.folder import half_precision_remark, stored_dtype
 from attnworks.text.tokenizers import DecoderReader, HuggingFaceReader, decoder_row, ended
 from attnworks.text.tokens import Batch, TokenRow, collate
@@ -80,6 +81,14 @@ class HFSubject(Subject):
         subject = cls(model, name).with_tokenizer(found if tokenizer is None else tokenizer, max_length)
         subject.remarks = half_precision_remark(stored_dtype(folder_of(path)), getattr(torch, dtype))
         return subject
+
+    def standard(self) -> HFSubject:
+        """The same subject as a model that transformers alone can represent; an error where it cannot."""
+        model = to_standard(self.model)
+        if (reason := nonstandard_part(model)) is not None:
+            asked, expected = f"a plain model of {self.name}", "a model that transformers alone can represent"
+            raise UsageError(asked, expected, reason, "keep the folder that attnworks writes, and open it by attnworks")
+        return self if model is self.model else self.with_model(model)
 
     def _write(self, folder: Path) -> None:
         save_hf(self.model, folder)

@@ -213,6 +213,10 @@ class Subject(ABC):
             self._write(scratch)
         return folder
 
+    def standard(self: SubjectT) -> SubjectT:
+        """The same subject as a model that other programs open; a model of attnworks, which they do not, as it is."""
+        return self
+
     def _write(self, folder: Path) -> None:
         """Write the files of model and tokenizer into a folder."""
         asked, expected = f"save {self.name}", "a model of attnworks or Hugging Face"
