@@ -32,12 +32,12 @@ if TYPE_CHECKING:
     from attnworks.api.proofs import claims as claims
     from attnworks.api.reshapes import apply as apply
     from attnworks.api.reshapes import history as history
-    from attnworks.api.runs import Translation as Translation
     from attnworks.api.runs import train as train
-    from attnworks.api.runs import translate as translate
     from attnworks.api.server import serve as serve
     from attnworks.api.subjects import open as open
     from attnworks.api.tables import count as count
+    from attnworks.api.translations import Translation as Translation
+    from attnworks.api.translations import translate as translate
     from attnworks.attention import Mask as Mask
     from attnworks.exam.compare import Comparison as Comparison
     from attnworks.exam.examination import Examination as Examination
@@ -63,10 +63,11 @@ _HOMES = {
     "api.mechanisms": "advise swap",
     "api.proofs": "claims",
     "api.reshapes": "apply history",
-    "api.runs": "Translation train translate",
+    "api.runs": "train",
     "api.server": "serve",
     "api.subjects": "open",
     "api.tables": "count",
+    "api.translations": "Translation translate",
     "attention": "Mask",
     "exam.compare": "Comparison",
     "exam.examination": "Examination",

@@ -91,8 +91,8 @@ def translate(model: str, text: tuple[str, ...], **options: Any) -> None:
       attnworks translate runs/first --do-sample --top-p 0.9 --seed 7 "The chair is new ."
     """
     as_json = prepare(options)
-    from attnworks.api.runs import Translator
     from attnworks.api.subjects import as_subject
+    from attnworks.api.translations import Translator
     from attnworks.cli.console import echo, print_json_line
     from attnworks.text.vocabulary import UNK
 
