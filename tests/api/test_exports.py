@@ -90,3 +90,36 @@ def test_mistakes(tmp_path: Path) -> None:
     for given in FORMATS:
         with pytest.raises(FolderError, match="a path that does not exist yet"):
             attnworks.export(tiny_run(), to=given, out=tmp_path / "there")
+
+
+def test_a_run_for_ctranslate2(tmp_path: Path) -> None:
+    package = pytest.importorskip("ctranslate2")
+    found = attnworks.export(tiny_run(), to="ctranslate2", out=tmp_path / "fast")
+    translator = package.Translator(str(found))
+    words = ["Luca", "sees", "bread", "."]
+    ((best,),) = (one.hypotheses for one in translator.translate_batch([words], beam_size=1, max_decoding_length=20))
+    assert " ".join(best) == attnworks.translate(tiny_run(), ["Luca sees bread ."], engine="own")[0]
+
+
+@pytest.mark.parametrize(
+    ("model", "options", "told"),
+    [
+        ("small-lstm", {}, "got a Recurrent; "),
+        ("bert", {}, "got a BertForMaskedLM; models of Hugging Face are converted by ct2-transformers-converter"),
+        ("small", {"dtype": "bfloat16"}, "expected weights in float32, got bfloat16"),
+    ],
+)
+def test_what_is_not_written_for_ctranslate2(model: str, options: Any, told: str, tmp_path: Path) -> None:
+    subject = tiny_folder(model) if model == "bert" else tiny_run(model)
+    with pytest.raises(UsageError) as caught:
+        attnworks.export(subject, to="ctranslate2", out=tmp_path / "fast", **options)
+    assert told in str(caught.value) and not (tmp_path / "fast").exists()
+
+
+def test_the_layer_that_ctranslate2_cannot_express_is_named(tmp_path: Path) -> None:
+    swapped, _ = attnworks.swap(tiny_run(), to=["window:window=2"], layers="enc.0", sentences=8)
+    with pytest.raises(UsageError, match=r"got window:window=2 in enc\.0\.0; export it to safetensors"):
+        attnworks.export(swapped, to="ctranslate2", out=tmp_path / "fast")
+    projected, _ = attnworks.project(tiny_run(), heads="dec.0.1", form="previous", sentences=8)
+    with pytest.raises(UsageError, match=r" in dec\.0\.1; "):
+        attnworks.export(projected, to="ctranslate2", out=tmp_path / "fast")

