@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterable, Iterator, Sequence
+from functools import cached_property
+from importlib.util import find_spec
 from itertools import islice
 from pathlib import Path
 from typing import Any, Self
@@ -13,10 +15,11 @@ import torch
 from torch import Tensor
 
 from attnworks.api.subjects import as_subject
-from attnworks.core.checks import integer, number
+from attnworks.core.checks import choice, integer, number
 from attnworks.core.errors import UsageError
 from attnworks.core.folders import with_sha256, write_file
 from attnworks.models import decoding
+from attnworks.models.ctranslate2 import CTranslate2Engine, import_ctranslate2, inexpressible_part
 from attnworks.models.decoding import Hypothesis
 from attnworks.models.decoding.translate import EMPTY_HYPOTHESIS, TRACE_FORMAT, decode_sentences, trace_translation
 from attnworks.text.vocabulary import BOS, EOS, UNK, Vocabulary
@@ -24,6 +27,9 @@ from attnworks.text.words import words
 from attnworks.traces.subject import Subject
 
 AnyPath = str | os.PathLike[str]
+ENGINES, PRECISIONS = ("auto", "own", "ctranslate2"), ("float32", "int8")
+FEW_SENTENCES = 8
+"""With engine="auto", fewer sentences than these are translated sooner than the model is converted."""
 
 
 class Translation(str):
@@ -91,6 +97,8 @@ def translate(
     batch_size: int = 64,
     seed: int = 0,
     trace: AnyPath | None = None,
+    engine: str = "auto",
+    precision: str = "float32",
     device: str = "cpu",
     dtype: str = "float32",
 ) -> list[Translation]:
@@ -111,6 +119,10 @@ def translate(
         seed: Random seed of `do_sample`. Default: 0.
         trace: JSON file to write attention maps and beam tree of every sentence to, for `attnworks.report`.
             Default: None, do not write it.
+        engine: "own"; "ctranslate2", which is faster and gives the same translations, or refuses what it does not do;
+            or "auto", CTranslate2 where it is installed and can do it, and there are 8 texts or more. Default: "auto".
+        precision: Of the products of matrices in CTranslate2: "float32", or "int8", with which a few translations
+            differ. Default: "float32".
         device: Device of a model that is opened from a path. Default: "cpu".
         dtype: Type of weights and activations of a model that is opened from a path. Default: "float32".
 
@@ -131,6 +143,8 @@ def translate(
         batch_size=batch_size,
         seed=seed,
         trace=trace,
+        engine=engine,
+        precision=precision,
     )
     return list(translator(texts))
 
@@ -152,6 +166,8 @@ class Translator:
         batch_size: int = 64,
         seed: int = 0,
         trace: AnyPath | None = None,
+        engine: str = "auto",
+        precision: str = "float32",
     ) -> None:
         if subject.vocabularies is None or subject.target is None:
             got, remedy = type(subject.model).__name__, "train one with attnworks train"
@@ -177,6 +193,37 @@ class Translator:
         self.trace = None if trace is None else Path(trace)
         if self.trace is not None and not self.trace.parent.is_dir():
             raise UsageError(f"trace {trace}", "a folder that exists", str(self.trace.parent), "make it first")
+        self.precision = choice("precision", precision, PRECISIONS)
+        self._few = 0 if engine == "ctranslate2" or precision != "float32" else FEW_SENTENCES
+        self._may_use_ctranslate2 = self._choose(choice("engine", engine, ENGINES))
+        self._seen = 0
+
+    def _choose(self, engine: str) -> bool:
+        """Whether CTranslate2 may translate; an error if it must and cannot."""
+        required = engine == "ctranslate2" or self.precision != "float32"
+        if required and engine != "own":
+            import_ctranslate2("translate by CTranslate2")
+        reason = "engine='own'" if engine == "own" else self._reason_for_own_engine()
+        if reason is not None and required:
+            asked = f"engine={engine!r}" if self.precision == "float32" else f"precision={self.precision!r}"
+            raise UsageError(asked, "what CTranslate2 can do", reason, "leave it out: the own engine can, in float32")
+        return reason is None
+
+    def _reason_for_own_engine(self) -> str | None:
+        """What CTranslate2 cannot do here, in words; None if it can do all."""
+        subject, dtype = self.subject, next(self.subject.model.parameters()).dtype
+        if find_spec("ctranslate2") is None:
+            return "an environment without the package ctranslate2"
+        if self.sampling is not None or self.trace is not None:
+            return "do_sample" if self.trace is None else "trace"
+        if subject.device.type != "cpu" or dtype != torch.float32:
+            return f"a model in {str(dtype).removeprefix('torch.')} on {subject.device}"
+        return inexpressible_part(subject.model, self.vocabularies)
+
+    @cached_property
+    def _ctranslate2(self) -> CTranslate2Engine:
+        model: Any = self.subject.model
+        return CTranslate2Engine(model, self.vocabularies, self.precision)
 
     def __call__(self, lines: Iterable[str]) -> Iterator[Translation]:
         """Translations in the order of the lines. The file of traces is written at the end."""
@@ -185,6 +232,7 @@ class Translator:
         iterator = iter(lines)
         while some := list(islice(iterator, self.batch_size)):
             sentences = [words(line) for line in some]
+            self._seen += len(some)
             found = decode_sentences(
                 self._decode, source, sentences, empty=[EMPTY_HYPOTHESIS], device=self.subject.device,
                 batch=self.batch_size,
@@ -208,9 +256,12 @@ class Translator:
             drawn = decoding.sample(model, tokens, real, **limits, **self.sampling, generator=self.generator)
             return [[hypothesis] for hypothesis in drawn]
         alpha = self.length_penalty if self.num_beams > 1 else 0.0
-        return decoding.beam(
-            model, tokens, real, **limits, beams=self.num_beams, alpha=alpha, n_best=self.num_return_sequences
-        )
+        search: Any = {"beams": self.num_beams, "alpha": alpha, "n_best": self.num_return_sequences}
+        if self._may_use_ctranslate2 and self._seen >= self._few:
+            fast = self._ctranslate2
+            if fast.takes(tokens, max_new_tokens, self.num_beams):
+                return fast.beam(tokens, real, max_new_tokens=max_new_tokens, **search)
+        return decoding.beam(model, tokens, real, **limits, **search)
 
     def _trace(self, sentence: Sequence[str], hypothesis: Hypothesis) -> dict[str, Any]:
         beams = None if self.sampling is not None else self.num_beams
