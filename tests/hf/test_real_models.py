@@ -21,6 +21,7 @@ from torch import Tensor, nn
 
 import attnworks
 from attnworks.core.places import HeadId
+from attnworks.models.folder import MANIFEST_FILE
 from tests.exam_helpers import minilm
 from tests.model_helpers import the
 
@@ -192,13 +193,37 @@ def test_pruned_is_opened_again(pruned: Pruned) -> None:
     expected = outputs(pruned.subject.model, tokenizer)
     again = attnworks.open(str(pruned.folder))
     assert largest_difference(outputs(again.model, tokenizer), expected) == 0.0
+    model = pruned.real.model_class.from_pretrained(pruned.folder)
+    assert largest_difference(outputs(model, tokenizer), expected) == 0.0
+    assert (pruned.folder / MANIFEST_FILE).exists() != pruned.plain
     if pruned.plain:
-        model = pruned.real.model_class.from_pretrained(pruned.folder).eval()
         assert model.config.num_attention_heads == 6 and model.config.num_key_value_heads == 2
-        assert largest_difference(outputs(model, tokenizer), expected) == 0.0
-    else:
-        with pytest.raises(ValueError, match="attnworks-"):
-            pruned.real.model_class.from_pretrained(pruned.folder)
+
+
+@pytest.mark.parametrize("pruned", CASES[:2], ids=str, indirect=True)
+def test_sentence_transformers_opens_it(pruned: Pruned) -> None:
+    """Embeddings are means over tokens, of length 1; `all-MiniLM-L6-v2` says so in its files."""
+    package = pytest.importorskip("sentence_transformers")
+    start = time.perf_counter()
+    whole, opened = (
+        package.SentenceTransformer(str(folder), device="cpu") for folder in (pruned.real.folder, pruned.folder)
+    )
+    found = torch.tensor(opened.encode(TEXTS))
+    states = [state[0].mean(0) for state in outputs(pruned.subject.model, pruned.real.tokenizer())]
+    expected = nn.functional.normalize(torch.stack(states))
+    before = torch.tensor(whole.encode(TEXTS))
+    error, effect = (found - expected).abs().max().item(), (found - before).abs().max().item()
+    LOG.info("embeddings %.1e away, moved by %.1e; %.1f s", error, effect, time.perf_counter() - start)
+    assert error <= 1e-5 and effect > 1e-3
+
+
+@pytest.mark.parametrize("pruned", WRITERS, ids=str, indirect=True)
+def test_a_pipeline_writes_the_same_text(pruned: Pruned) -> None:
+    settings = {"max_new_tokens": 12, "do_sample": False}
+    write = transformers.pipeline("text-generation", model=str(pruned.folder), dtype=torch.float32, device="cpu")
+    tokenizer, model = pruned.real.tokenizer(), attnworks.open(str(pruned.folder)).model
+    (ids,) = model.generate(**tokenizer(PROMPT, return_tensors="pt"), **settings)  # pyright: ignore[reportCallIssue]
+    assert write(PROMPT, **settings)[0]["generated_text"] == tokenizer.decode(ids, skip_special_tokens=True)
 
 
 @pytest.mark.parametrize("pruned", WRITERS, ids=str, indirect=True)

@@ -1,4 +1,7 @@
-"""Hugging Face models: opening, anatomy, observed passes, changed heads and mechanisms, folders."""
+"""Hugging Face models: opening, anatomy, observed passes, changed heads and mechanisms, folders.
+
+After this import, transformers opens and saves reshaped models too (`hf/registration.py`).
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,10 @@ import logging
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+
+from attnworks.hf.registration import register_reshaped
+
+register_reshaped()
 
 
 @contextmanager

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
@@ -52,6 +53,44 @@ class Described:
         mechanisms, widths, heads = (taken.pop(name, {}) for name in names)
         cuts, layers, added = taken.pop(CUTS_ENTRY, []), taken.pop(LAYERS_ENTRY, None), taken.pop(ADDED_ENTRY, {})
         return cls(mechanisms, widths, heads, cuts, layers, added)
+
+    def renamed(self, new_name: Callable[[str], str | None]) -> Described:
+        """The same for a model in which modules have other names: what is not part of it (None) is left out."""
+        layers = self.layers
+        if layers is not None:
+            layers = {name: place for name, place in layers.items() if new_name(place["attention"]) is not None}
+            layers = {name: _with_names(place, new_name) for name, place in layers.items()}
+        gone = {name for name in self.layers or () if name not in (layers or ())}
+
+        def kept(of_layers: Mapping[str, Any]) -> dict[str, Any]:
+            return {name: value for name, value in of_layers.items() if name not in gone}
+
+        added = {name: _with_names(shape, new_name) for name, shape in kept(self.added).items()}
+        cuts = [_with_names(cut, new_name) for cut in self.cuts if new_name(cut["attention"]) is not None]
+        return Described(kept(self.mechanisms), kept(self.widths), kept(self.heads), cuts, layers, added)
+
+
+PATHS = ("attention", "query", "key", "value", "output")
+"""Entries of places, cuts and added columns that are paths of modules."""
+BY_PATH = ("outputs", "parameters", "attributes", "config")
+"""Entries of cuts whose keys are such paths."""
+
+
+def _with_names(entry: Mapping[str, Any], new_name: Callable[[str], str | None]) -> dict[str, Any]:
+    """An entry of a config with other paths; ValueError where one has none."""
+
+    def renamed(path: str) -> str:
+        if (found := new_name(path) if path else path) is None:
+            raise ValueError(f"{path} in another class of models")
+        return found
+
+    new: dict[str, Any] = {name: renamed(value) if name in PATHS else value for name, value in entry.items()}
+    for name in BY_PATH:
+        of_paths: Mapping[str, Any] = entry.get(name, {})
+        new |= {name: {renamed(path): value for path, value in of_paths.items()}} if name in entry else {}
+    if "projections" in entry:
+        new["projections"] = [renamed(path) for path in entry["projections"]]
+    return new
 
 
 def build_reshaped(model_class: Any, config: Any, described: Described, table: TensorTable) -> Any:

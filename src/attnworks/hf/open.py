@@ -23,9 +23,10 @@ from attnworks.core.packages import package_folder
 from attnworks.core.registry import unknown_name
 from attnworks.core.tensors import check_device
 from attnworks.hf import quiet
-from attnworks.hf.folder import MODEL_TYPE_PREFIX, is_reshaped, open_reshaped
+from attnworks.hf.folder import is_reshaped, open_reshaped
 from attnworks.hf.heads import MECHANISMS_ENTRY
 from attnworks.hf.model_classes import package_classes
+from attnworks.hf.registration import MODEL_TYPE_PREFIX, plain_types
 from attnworks.models.folder import CONFIG_FILE, PICKLE_SUFFIXES, WEIGHTS_FILE
 from attnworks.models.modes import cast, use_plain_experts
 
@@ -66,10 +67,10 @@ def open_model(
         folder = folder_of(path_or_id)
         with disk_errors(f"open {folder}", remedy="check that you may read it"):
             check_regular_files(folder)
-            described = _read_config(folder, transformers)
+            described = _read_config(folder)
             _check_weights(folder)
         config = _config(folder, transformers, described)
-        named = _named_class(config)
+        named = named_class(config)
         if is_reshaped(folder):
             model = open_reshaped(folder, named, config).to(device)
             if dtype is not None:
@@ -109,8 +110,8 @@ def empty_model(path_or_id: str) -> Any:
         if is_reshaped(folder):
             return open_model(path_or_id, dtype=None).model
         with disk_errors(f"open {folder}", remedy="check that you may read it"):
-            config = _config(folder, transformers, _read_config(folder, transformers))
-        named = _named_class(config)
+            config = _config(folder, transformers, _read_config(folder))
+        named = named_class(config)
         try:
             with torch.device("meta"):
                 return transformers.AutoModel.from_config(config) if named is None else named(config)
@@ -157,7 +158,7 @@ def folder_of(path_or_id: str) -> Path:
     raise FolderError(f"open {path_or_id}", expected, got, remedy)
 
 
-def _read_config(folder: Path, transformers: ModuleType) -> dict[str, Any]:
+def _read_config(folder: Path) -> dict[str, Any]:
     path = folder / CONFIG_FILE
     if not path.is_file():
         inner = sorted(
@@ -176,11 +177,12 @@ def _read_config(folder: Path, transformers: ModuleType) -> dict[str, Any]:
         raise load_error(folder, "a training run, or a Hugging Face model", got, remedy)
     if not isinstance(config, dict) or not isinstance(config.get("model_type"), str):
         raise load_error(path, "a config that says its model_type", "none", "check that this is a Hugging Face model")
-    if config["model_type"] not in transformers.CONFIG_MAPPING:
+    known = plain_types()
+    if config["model_type"] not in known:
         if "auto_map" in config:
             expected, got = "a model that transformers itself knows", f"{config['model_type']!r} with code of its own"
             raise UnsafeFileError(f"open {folder}", expected, got, "choose another model")
-        raise unknown_name(f"model_type in {path}", config["model_type"], sorted(transformers.CONFIG_MAPPING.keys()))
+        raise unknown_name(f"model_type in {path}", config["model_type"], sorted(known))
     if "quantization_config" in config:
         raise load_error(path, "weights as plain numbers", "quantised ones", "open the model before it was quantised")
     return config
@@ -188,24 +190,24 @@ def _read_config(folder: Path, transformers: ModuleType) -> dict[str, Any]:
 
 def _config(folder: Path, transformers: ModuleType, described: dict[str, Any]) -> Any:
     try:
-        return transformers.CONFIG_MAPPING[described["model_type"]].from_dict(_harmless(described))
+        return transformers.CONFIG_MAPPING[described["model_type"]].from_dict(harmless(described))
     except Exception as error:
         expected, got = "a config that transformers can read", short_message(error)
         raise load_error(folder / CONFIG_FILE, expected, got, "check it") from error
 
 
-def _harmless(config: Any) -> Any:
+def harmless(config: Any) -> Any:
     """The config without what would load code or kernels, at any depth, and with its infinite numbers."""
     if isinstance(config, list):
-        return [_harmless(value) for value in config]
+        return [harmless(value) for value in config]
     if not isinstance(config, dict):
         return config
     if {*config} == {INFINITE_ENTRY} and config[INFINITE_ENTRY] in INFINITE:
         return float(config[INFINITE_ENTRY])
-    return {key: _harmless(value) for key, value in config.items() if key not in CODE_ENTRIES}
+    return {key: harmless(value) for key, value in config.items() if key not in CODE_ENTRIES}
 
 
-def _named_class(config: Any) -> Any:
+def named_class(config: Any) -> Any:
     """The class that config.json asks for, if transformers has it as a model for this very kind of config."""
     names = config.architectures
     name = names[0] if isinstance(names, list) and names else None

@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from attnworks.core.errors import short_message
 from attnworks.hf import quiet
 from attnworks.hf.model_classes import model_classes, package_classes, takes_token_ids
+from attnworks.hf.registration import plain_types
 from attnworks.hf.tiny_config import VARIANTS, tiny_config
 from attnworks.hf.tiny_sizes import SIZES
 from attnworks.hf.tiny_text import word_ids
@@ -116,7 +117,7 @@ def text_model_types() -> tuple[str, ...]:
 
     with quiet():
         return tuple(
-            sorted(name for name in CONFIG_MAPPING if any(map(takes_token_ids, package_classes(CONFIG_MAPPING[name]))))
+            sorted(name for name in plain_types() if any(map(takes_token_ids, package_classes(CONFIG_MAPPING[name]))))
         )
 
 
