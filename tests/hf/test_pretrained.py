@@ -284,6 +284,34 @@ def test_pipelines(task: str, name: str, tmp_path: Path) -> None:
     assert found and found == expected
 
 
+def test_sentence_transformers(tmp_path: Path) -> None:
+    """Its files are kept, with the weights of a dense layer behind the pooling, and the embeddings are those."""
+    package = pytest.importorskip("sentence_transformers")
+    from sentence_transformers.sentence_transformer.modules import Dense, Pooling, Transformer
+
+    source = tmp_path / "source"
+    source.mkdir()
+    TINY["bert"]._replace(model="BertModel").build(dtype=torch.float32).save_pretrained(source)
+    tiny_tokenizer("bert").save_pretrained(source)
+    transformer = Transformer(str(source))
+    modules = [transformer, Pooling(15, "mean"), Dense(15, 7)]
+    package.SentenceTransformer(modules=modules, device="cpu").save(str(tmp_path / "whole"))
+    attnworks.prune(str(tmp_path / "whole"), LINES, heads="0.1", out=tmp_path / "pruned")
+    pruned = package.SentenceTransformer(str(tmp_path / "pruned"), device="cpu")
+    model: Any = attnworks.open(tmp_path / "pruned").model
+    assert model.config.attnworks_heads == {"enc.0": [0, 2]}
+    tokenizer = tiny_tokenizer("bert")
+    given = tokenizer(LINES[:3], return_tensors="pt", padding=True)
+    real = given["attention_mask"][..., None]
+    with torch.no_grad():
+        pooled = (model(**given)[0] * real).sum(1) / real.sum(1)
+        expected = modules[2]({"sentence_embedding": pooled})["sentence_embedding"]
+    torch.testing.assert_close(torch.tensor(pruned.encode(LINES[:3])), expected)
+    pruned.save(str(tmp_path / "again"))
+    again = package.SentenceTransformer(str(tmp_path / "again"), device="cpu")
+    assert (again.encode(LINES[:3]) == pruned.encode(LINES[:3])).all()
+
+
 # Damage --------------------------------------------------------------------------------------------------------------
 
 

@@ -92,6 +92,10 @@ class ModelFolder:
         found = {path for pattern in (*MODEL_FILES, README_FILE, "LICENSE*") for path in self.model.rglob(pattern)}
         return sorted(p for p in found if HISTORY_FOLDER not in p.relative_to(self.model).parts and p.is_file())
 
+    def has_weights(self, file: Path) -> bool:
+        """Whether the model itself has its weights there, and not a module behind it of sentence-transformers."""
+        return file.parent == self.model and file.name.endswith(WEIGHTS)
+
 
 def receipts(folder: Path) -> list[Receipt]:
     """The receipts of the model in this folder, first to last."""
@@ -139,7 +143,7 @@ def write_outcome(model: Any, receipt: Receipt, before: ModelFolder, out: Path) 
             save_checkpoint(scratch, model, optimizer, progress, best=True)
         else:
             ours = (MANIFEST_FILE, README_FILE) if is_reshaped(before.model) else ()
-            files = [file for file in before.files() if not file.name.endswith(WEIGHTS) and file.name not in ours]
+            files = [file for file in before.files() if not before.has_weights(file) and file.name not in ours]
             _copy([str(file.relative_to(before.model)) for file in files], before.model, scratch)
             save_hf(model, scratch)
 
