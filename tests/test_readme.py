@@ -31,7 +31,7 @@ def fenced(language: str, page: str = "README.md") -> list[str]:
         ("docs/page.md", 1),
         ("docs/long_sequences.md", 7),
         ("docs/structure.md", 3),
-        ("docs/reshaping.md", 1),
+        ("docs/reshaping.md", 2),
         ("docs/growing.md", 1),
         ("docs/pruning.md", 2),
         ("docs/swapping.md", 1),
