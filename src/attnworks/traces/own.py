@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -10,11 +10,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from attnworks.attention.heads import HeadWeights
 from attnworks.core.errors import FolderError, UsageError
 from attnworks.core.folders import best_checkpoint, read_sealed, seal, sha256
 from attnworks.core.places import Kind, Slot
 from attnworks.models import Observation, Recurrent, Transformer
-from attnworks.models.anatomy import own_anatomy
+from attnworks.models.anatomy import BlockAnatomy, own_anatomy
 from attnworks.models.decoding import greedy
 from attnworks.models.decoding.translate import max_target_tokens
 from attnworks.models.folder import half_precision_remark, load_model, write_model
@@ -28,7 +29,6 @@ from attnworks.traces.subject import (
     LayerHook,
     Subject,
     is_run,
-    weight_readers,
 )
 from attnworks.training.objectives.contract import Abilities, Outputs
 from attnworks.training.run_folder import (
@@ -116,7 +116,7 @@ class OwnSubject(Subject):
         self.model = model  # pyright: ignore[reportIncompatibleVariableOverride]
         self.blocks = own_anatomy(model)
         self.abilities = Abilities(_kind(model), vocabulary=True, end_id=EOS)
-        self._weight_readers = weight_readers(self.blocks)
+        self._weight_readers = _weight_readers(self.blocks)
 
     def _set_tokenizer(self, tokenizer: Any, max_length: int | None) -> None:
         both = (tokenizer, tokenizer) if isinstance(tokenizer, Vocabulary) else tokenizer
@@ -191,3 +191,10 @@ def _kind(model: Transformer | Recurrent) -> str:
         return "encoder-decoder"
     sides = [name for name, stack in (("encoder", model.encoder), ("decoder", model.decoder)) if len(stack)]
     return "-".join(sides)
+
+
+def _weight_readers(blocks: Sequence[BlockAnatomy] | None) -> dict[Slot, Callable[[], HeadWeights]]:
+    """Attention layer -> function that reads its weights as they are when it is called."""
+    return {
+        block.slot(part): part.weights for block in blocks or () for part in block.parts if part.weights is not None
+    }

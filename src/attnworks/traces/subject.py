@@ -6,7 +6,7 @@ import copy
 import importlib
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar
@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar
 import torch
 from torch import Tensor, nn
 
-from attnworks.attention.heads import HeadWeights
 from attnworks.core.checks import choice
 from attnworks.core.display import tell_remarks
 from attnworks.core.errors import AttnworksError, UsageError
@@ -442,10 +441,3 @@ def first(output: Any) -> Tensor:
 def stream_read(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
     """The stream that a block reads: the first tensor of floating-point numbers among its inputs."""
     return next(value for value in (*args, *kwargs.values()) if isinstance(value, Tensor) and value.is_floating_point())
-
-
-def weight_readers(blocks: Sequence[BlockAnatomy] | None) -> dict[Slot, Callable[[], HeadWeights]]:
-    """Attention layer -> function that reads its weights as they are when it is called."""
-    return {
-        block.slot(part): part.weights for block in blocks or () for part in block.parts if part.weights is not None
-    }
