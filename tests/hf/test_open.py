@@ -372,7 +372,7 @@ def test_broken_tokenizer(folder: Path) -> None:
 
 def test_wrong_options(folder: Path) -> None:
     assert "float32" in refused(folder, UnknownNameError, dtype="float31")
-    assert "device 'nowhere'" in refused(folder, UsageError, device="nowhere")
+    assert "device: expected cpu, cuda, cuda:1 or mps, got 'nowhere'" in refused(folder, UsageError, device="nowhere")
 
 
 def test_without_transformers(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
