@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from typing import Any
 
@@ -215,6 +216,7 @@ def test_a_verb_that_never_ends_is_stopped(bert: Case, monkeypatch: pytest.Monke
 
 def test_a_type_that_takes_too_long_is_slow(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("attnworks.hf.coverage.sweep.TYPE_SECONDS", 0)
+    monkeypatch.setattr("attnworks.hf.coverage.sweep.study", lambda *_: time.sleep(100))
     (row,) = sweep(["llama"], verbs=["examine"])
     assert {found["outcome"] for found in row["verbs"].values()} == {"slow"}
 

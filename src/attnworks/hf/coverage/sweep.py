@@ -124,9 +124,8 @@ def sweep(
         for receiver, (name, process, deadline) in list(running.items()):
             if receiver not in ready and time.monotonic() < deadline:
                 continue
-            row = (
-                _received(name, receiver) if receiver in ready else _ended(name, "slow", f"more than {TYPE_SECONDS} s")
-            )
+            late = _ended(name, "slow", f"more than {TYPE_SECONDS} s")
+            row = _received(name, receiver) if receiver in ready else late
             process.kill()
             process.join()
             del running[receiver]
