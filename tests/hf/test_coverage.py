@@ -81,6 +81,7 @@ def test_verbs_work_or_refuse_and_their_numbers_are_right(model_type: str) -> No
         ("deepseek_v4", "grow values", "a layer with an output projection to several vectors per token"),
         ("jetmoe", "grow values", "query columns that do not come from one linear projection"),
         ("lilt", "paths", "W_O is for heads of another width"),
+        ("perceiver", "examine", "a model that reads text"),
         ("fsmt", "claims", "a model that runs in float64, got one whose code needs another type of numbers"),
         ("fastspeech2_conformer", "examine", "a model that returns one vector for each token"),
     ],
@@ -95,6 +96,7 @@ def test_the_reason_of_a_refusal(model_type: str, verb: str, why: str) -> None:
     [
         ("canine", "examine", "some layers attend to groups of characters"),
         ("canine", "prune", "some layers attend to groups of characters"),
+        ("pop2piano", "prune", "generates from sound"),
         ("funnel", "prune", "weights times values by einsum"),
         ("xlnet", "examine", "weights times values by einsum, with sentences as the second axis"),
         ("dpr", "prune", "one vector for each text"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import replace
+from inspect import signature
 from pathlib import Path
 from typing import Any, cast
 
@@ -171,11 +172,11 @@ class HFSubject(Subject):
         return "The animal did not cross the street because it was too tired ."
 
     def write_targets(self, sources: Sequence[TokenRow]) -> list[TokenRow]:
-        """The model's greedy translations, without edits; the sources themselves, if it cannot generate."""
+        """The model's greedy translations, without edits; the sources themselves, if it writes none from token ids."""
         model, tokenizer = cast("Any", self.model), self._tokenizer
         assert self.source is not None and isinstance(self.target, DecoderReader)
         start, pad = self.target.start, self.source.pad_id
-        if not getattr(model, "can_generate", lambda: False)():
+        if not _writes(model):
             return [decoder_row(start, row.text_ids) for row in sources]
         read = collate(sources, pad).to(model.device)
         cut = read.ids.shape[1] + 10
@@ -290,6 +291,12 @@ def _abilities(model: Any, mask_id: int | None) -> Abilities:
     ends = getattr(getattr(model, "generation_config", None), "eos_token_id", None)
     ends = ends or getattr(model.config, "eos_token_id", None)
     return Abilities(model_kind(model), vocabulary, classes, mask_id, ends[0] if isinstance(ends, list) else ends)
+
+
+def _writes(model: Any) -> bool:
+    """Whether a model generates from token ids; some, such as Pop2Piano, do from sound."""
+    generates = getattr(model, "can_generate", bool)()
+    return bool(generates) and next(iter(signature(model.generate).parameters)) in ("inputs", "input_ids")
 
 
 def _ids(found: Any) -> set[int]:

@@ -44,9 +44,12 @@ class Case:
         self.texts = passages(model)
         self.given: dict[str, Any] = {"texts": self.texts, "tokenizer": self.tokenizer}
         self.precise = next(model.parameters()).dtype == torch.float64
-        abilities = attnworks.wrap(model, self.tokenizer).abilities
-        self.to_grow = self.given if abilities.vocabulary else {**self.given, "objective": distance_to_axis}
-        """A model without an output layer grows by an objective of the user's own."""
+
+    @functools.cached_property
+    def to_grow(self) -> dict[str, Any]:
+        """What growing is given. A model without an output layer grows by an objective of the user's own."""
+        abilities = attnworks.wrap(self.model, self.tokenizer).abilities
+        return self.given if abilities.vocabulary else {**self.given, "objective": distance_to_axis}
 
     @functools.cached_property
     def reference(self) -> Reference:
