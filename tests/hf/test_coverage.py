@@ -96,6 +96,8 @@ def test_the_reason_of_a_refusal(model_type: str, verb: str, why: str) -> None:
     [
         ("canine", "examine", "some layers attend to groups of characters"),
         ("canine", "prune", "some layers attend to groups of characters"),
+        ("longt5", "prune", "weights of blocks times values by einsum"),
+        ("prophetnet", "prune", "a second attention of each decoder layer, to several tokens ahead"),
         ("pop2piano", "prune", "generates from sound"),
         ("funnel", "prune", "weights times values by einsum"),
         ("xlnet", "examine", "weights times values by einsum, with sentences as the second axis"),

@@ -155,6 +155,16 @@ def test_layers_that_share_their_weights_have_several_slots() -> None:
     assert [str(slot) for slot in layer.slots] == [f"enc.{number}" for number in range(5)]
 
 
+def test_an_output_projection_of_more_than_what_is_observed() -> None:
+    """ProphetNet's decoder also attends from places of later tokens, with the same projections."""
+    layers = layout_of(tiny_model("prophetnet").model).layers
+    known = {layer.slots[0].kind: layer.output_path is not None for layer in layers}
+    assert known == {"encoder": True, "decoder": False, "cross": True}
+    assert {layer.problems.get("output") for layer in layers if layer.slots[0].kind == "decoder"} == {
+        "an output projection that reads attention which is not observed, too"
+    }
+
+
 def test_layers_that_run_first_without_gradients() -> None:
     """HRM runs two stacks in turns, the earlier runs of which autograd does not record."""
     low, _, high, _ = layout_of(tiny_model("hrm_text").model).layers

@@ -121,8 +121,9 @@ class _SoftmaxProducts(TorchFunctionMode):
         if name in PRODUCTS and holds:
             return self._product(args[0], result)
         if name == "einsum" and len(args) == 3 and id(args[1]) in self.held:
-            (b, h, i, j), out = args[0].partition(",")[0], args[0].partition("->")[2]
-            return self.calls.add(args[1], result, out.index(h)) if {b, h, i} < {*out} and j not in out else result
+            letters, out = args[0].partition(",")[0], args[0].partition("->")[2]
+            mixes_keys = len(letters) == 4 and {*letters} - {*out} == {letters[3]}  # b h i j, and no j in the result
+            return self.calls.add(args[1], result, out.index(letters[1])) if mixes_keys else result
         unchanged = name in STILL_WEIGHTS and holds and result.shape[-1] == args[0].shape[-1]
         if unchanged or (name in SOFTMAX and result.ndim >= 3):
             self.held[id(result)] = result

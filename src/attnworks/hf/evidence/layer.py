@@ -330,6 +330,9 @@ def _output(
     if taker is None or taker.input is None:
         problems["output"] = "no projection reads the heads"
         return None, None, None
+    if any(other.path == taker.path and _reads_no_attention(cut, other) for other in cut.modules):
+        problems["output"] = "an output projection that reads attention which is not observed, too"
+        return None, None, None
     X, columns = taker.input, None
     found = one_to_one_back(X, call.leaf)
     if found is not None and _same_at_all_positions(found.columns):
@@ -357,6 +360,13 @@ def _taker(cut: CutPass, call: AttentionCall) -> ModuleCall | None:
         if back is not None and bool(back.any()):
             return other
     return None
+
+
+def _reads_no_attention(cut: CutPass, run: ModuleCall) -> bool:
+    """Whether the input of a module depends on no observed call of attention, as far as autograd records it."""
+    if run.input is None or not run.input.requires_grad:
+        return False
+    return not live(run.input, [call.leaf for call in cut.attention if call.time < run.time])
 
 
 def _reach_of_heads(X: Tensor, leaf: Tensor) -> Tensor | None:
