@@ -1,9 +1,11 @@
 """Attacks on everything that attnworks reads: mutants of files, forgeries, special files, kills; counted in a table.
 
     python -m tests.faults.campaign --seed 0 --minutes 20
+    python -m tests.faults.campaign --seed 0 --of gguf,torch,shards --mutants 20000
 
-A mutant is a file with other bytes, or JSON with another value. A forgery is JSON with another value whose hashes were
-all made right again. A special file is a pipe, a device, a socket, a folder or a link where a file should be.
+A mutant is a file with other bytes, JSON with another value, or a file of weights with another header. A forgery is
+JSON with another value whose hashes were all made right again. A special file is a pipe, a device, a socket, a folder
+or a link where a file should be. Reading must neither execute anything nor take much memory.
 """
 
 from __future__ import annotations
@@ -12,6 +14,7 @@ import argparse
 import json
 import os
 import random
+import resource
 import shutil
 import signal
 import socket
@@ -21,22 +24,34 @@ import time
 import traceback
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 
 from attnworks.core.errors import AttnworksError
+from tests.faults.formats import damage_header
 from tests.faults.kills import Saves, kill_saves, kill_training, without_waiting
-from tests.faults.material import NOT_HASHED, Material, digest, materials
+from tests.faults.material import MATERIALS, NOT_HASHED, Material, digest, materials
 from tests.faults.mutants import MUTATIONS, canonical, edit, sha256
 
 SECONDS = 60.0
 """After which reading counts as hung."""
 LONGEST_MESSAGE = 2000
-KINDS = ("bytes", "JSON", "forgery")
-OUTCOMES = ("refused", "no effect", "silent change", "forged", "traceback", "hang")
-BAD = ("silent change", "traceback", "hang")
+MEGABYTES = 256
+"""That reading may take more than any reading before."""
+OUTCOMES = ("refused", "no effect", "silent change", "accepted", "traceback", "hang", "executed", "memory")
+BAD = ("silent change", "traceback", "hang", "executed", "memory")
+EVENTS = (
+    "os.system",
+    "os.exec",
+    "os.posix_spawn",
+    "os.fork",
+    "subprocess.Popen",
+    "pickle.find_class",
+    "socket.connect",
+)
+"""Audit events of Python that no reading may cause."""
 SPECIAL: dict[str, Callable[[Path], None]] = {
     "pipe": os.mkfifo,
     "endless device": lambda path: path.symlink_to("/dev/zero"),
@@ -56,9 +71,10 @@ class HangError(BaseException):
 class Campaign:
     """Counts what became of every attack. Details of what should not be are kept, with the seed to repeat them."""
 
-    def __init__(self, home: Path, seed: int) -> None:
+    def __init__(self, home: Path, seed: int, names: Sequence[str] = ()) -> None:
         self.home, self.seed = home, seed
-        self.materials = materials(home)
+        self.materials = materials(home, names)
+        self.watch = Watch()
         self.whole = {material.name: digest(material.read(material.copy(home / "read"))) for material in self._each()}
         self.counts: Counter[tuple[str, str, str]] = Counter()
         self.turns: Counter[str] = Counter()
@@ -70,16 +86,19 @@ class Campaign:
             yield material
 
     def mutants(self, material: Material, number: int) -> None:
-        """The next mutants of a material, in turn of bytes, of JSON, and forged."""
+        """The next mutants of a material, of its kinds in turn."""
         for _ in range(number):
             self.mutant(material, self.turns[material.name])
             self.turns[material.name] += 1
 
     def mutant(self, material: Material, turn: int) -> str:
         """One mutant, which depends on the seed, the material and the turn alone; what it was, in words."""
-        chance, kind = random.Random(f"{self.seed} {material.name} {turn}"), KINDS[turn % len(KINDS)]
+        chance = random.Random(f"{self.seed} {material.name} {turn}")
+        kind = material.kinds[turn % len(material.kinds)]
         place, files = self._fresh(material), material.files()
-        name = chance.choice(files if kind == "bytes" else [name for name in files if name.endswith(".json")])
+        texts = [name for name in files if name.endswith(".json")]
+        weights = [name for name in files if name not in texts]
+        name = chance.choice(files if kind == "bytes" else weights if kind == "header" else texts)
         mutation = self._mutate(place, name, kind, chance)
         what = f"{material.name}/{name}, {kind}, seed {self.seed}, turn {turn}: {mutation}"
         self._judge(material, place, kind, what, may_change=name in NOT_HASHED)
@@ -88,6 +107,8 @@ class Campaign:
     def _mutate(self, place: Path, name: str, kind: str, chance: random.Random) -> str:
         """Change a file; in words, how."""
         path = place / name
+        if kind == "header":
+            return damage_header(path, chance)
         data = bytearray(path.read_bytes())
         if kind == "bytes":
             mutation = chance.choice(MUTATIONS)
@@ -112,7 +133,9 @@ class Campaign:
                 self._judge(material, place, "special", what, may_change=name in NOT_HASHED)
 
     def _judge(self, material: Material, place: Path, kind: str, what: str, *, may_change: bool) -> None:
-        found = self._outcome(material, place, kind, what)
+        with self.watch:
+            found = self._outcome(material, place, kind, what)
+        found = self.watch.found() or found
         if found == "silent change" and may_change:
             found = "no effect"
         self.counts[material.name, kind, found] += 1
@@ -136,7 +159,7 @@ class Campaign:
             return "traceback"
         if digest(made) == self.whole[material.name]:
             return "no effect"
-        return "forged" if kind == "forgery" else "silent change"
+        return "accepted" if kind == "forgery" or not material.hashed else "silent change"
 
     def _fresh(self, material: Material) -> Path:
         shutil.rmtree(self.home / "attacked", ignore_errors=True)
@@ -150,6 +173,33 @@ class Campaign:
             cells = "".join(f"{self.counts[name, kind, outcome]:>15,}" for outcome in OUTCOMES)
             lines.append(f"{name:<10}{kind:<10}{cells}")
         return "\n".join(lines)
+
+
+class Watch:
+    """Notes what code does while it runs inside a `with` block: events that reading never causes, and its memory."""
+
+    def __init__(self) -> None:
+        self.events: list[str] = []
+        self.running, self.kilobytes, self.grown = False, 0, 0
+        sys.addaudithook(self._note)
+
+    def _note(self, event: str, _: object) -> None:
+        if self.running and event in EVENTS:
+            self.events.append(event)
+
+    def __enter__(self) -> None:
+        self.events.clear()
+        self.running, self.kilobytes = True, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+
+    def __exit__(self, *_: object) -> None:
+        self.running = False
+        self.grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - self.kilobytes
+
+    def found(self) -> str | None:
+        """The outcome, if something was executed or much memory taken."""
+        if self.events:
+            return "executed"
+        return "memory" if self.grown > 1024 * MEGABYTES else None
 
 
 def forge(place: Path, path: Path, made: object) -> None:
@@ -210,10 +260,17 @@ def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(description="Attack everything that attnworks reads, and count what happens.")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--minutes", type=float, default=20.0)
+    parser.add_argument("--of", default="", help=f"names of some of {', '.join(MATERIALS)}; default: all")
+    parser.add_argument("--mutants", type=int, help="try this number of mutants of each, and nothing else")
     asked = parser.parse_args(arguments)
+    names = asked.of.split(",") if asked.of else []
+    if unknown := {*names} - {*MATERIALS}:
+        parser.error(f"--of: no {min(unknown)}")
+    if asked.mutants is not None:
+        return _mutants_alone(asked.seed, names, asked.mutants)
     end = time.monotonic() + 60 * asked.minutes
     with tempfile.TemporaryDirectory() as home, without_waiting():
-        campaign = Campaign(Path(home), asked.seed)
+        campaign = Campaign(Path(home), asked.seed, names)
         for material in campaign.materials:
             campaign.special_files(material)
         saves = kill_saves(_first_save(Path(home)), asked.seed)
@@ -221,10 +278,29 @@ def main(arguments: list[str]) -> int:
         while time.monotonic() < end:
             for material in campaign.materials:
                 campaign.mutants(material, 60)
-    sys.stdout.write(campaign.table() + f"\nkills: {saves} while saving, {training} while training; all resumed\n")
-    sys.stdout.write(
-        "\n".join(campaign.bad[:20]) + "\n" if campaign.bad else "no silent change, no traceback, no hang\n"
-    )
+    sys.stdout.write(f"kills: {saves} while saving, {training} while training; all resumed\n")
+    return _told(campaign)
+
+
+def _mutants_alone(seed: int, names: Sequence[str], number: int) -> int:
+    """Mutants of each material in steps of a thousand; the table is printed after each step."""
+    with tempfile.TemporaryDirectory() as home, without_waiting():
+        campaign = Campaign(Path(home), seed, names)
+        code = 0
+        for start in range(0, number, 1000):
+            for material in campaign.materials:
+                campaign.mutants(material, min(1000, number - start))
+            memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+            sys.stdout.write(f"{min(start + 1000, number):,} mutants of each, at most {memory:,.0f} MB of memory\n")
+            code = _told(campaign)
+            sys.stdout.flush()
+    return code
+
+
+def _told(campaign: Campaign) -> int:
+    """Print what was found; the exit code."""
+    whole = f"nothing of this was found: {', '.join(BAD)}"
+    sys.stdout.write(campaign.table() + "\n" + ("\n".join(campaign.bad[:20]) if campaign.bad else whole) + "\n")
     return 1 if campaign.bad else 0
 
 

@@ -7,7 +7,7 @@ import hashlib
 import io
 import json
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -39,6 +39,7 @@ from attnworks.training.events import Metrics
 from attnworks.training.run import Run
 from tests.browser.pages import tiny_exam
 from tests.exam_helpers import tiny_run
+from tests.faults.formats import gguf_folder, read_model, shards_folder, torch_folder
 from tests.page.page_helpers import made_exam
 from tests.training.training_helpers import state_of
 
@@ -53,12 +54,16 @@ class Material:
     home    the folder in which it is whole
     read    everything that a user gets when it is opened
     use     what commands show of it
+    kinds   attacks that mutants take in turn
+    hashed  whether other content must be refused
     """
 
     name: str
     home: Path
     read: Callable[[Path], object]
     use: Callable[[Any], object] = lambda made: None
+    kinds: tuple[str, ...] = ("bytes", "JSON", "forgery")
+    hashed: bool = True
 
     def files(self) -> list[str]:
         found = sorted(path for path in self.home.rglob("*") if path.is_file())
@@ -68,9 +73,9 @@ class Material:
         return Path(shutil.copytree(self.home, place))
 
 
-def materials(home: Path) -> list[Material]:
-    """Every kind, made small in a folder."""
-    return [_model(home), _run(home), _history(home), _exam(home), _trace(home), _advice(home)]
+def materials(home: Path, names: Sequence[str] = ()) -> list[Material]:
+    """Every kind, or those with these names, made small in a folder."""
+    return [make(home) for name, make in MATERIALS.items() if name in (names or MATERIALS)]
 
 
 def digest(made: object) -> str:
@@ -188,3 +193,21 @@ def _advice(home: Path) -> Material:
         page_contents([PageExam(made_exam(), "exam")], advice=made)
 
     return Material("advice", file.parent, lambda place: read_advice(place / file.name), use)
+
+
+def _foreign(name: str, make: Callable[[Path], Path], kinds: tuple[str, ...]) -> Callable[[Path], Material]:
+    """A model in files that others write, which have no hashes."""
+    return lambda home: Material(name, make(home), read_model, kinds=kinds, hashed=False)
+
+
+MATERIALS: dict[str, Callable[[Path], Material]] = {
+    "model": _model,
+    "run": _run,
+    "history": _history,
+    "exam": _exam,
+    "trace": _trace,
+    "advice": _advice,
+    "gguf": _foreign("gguf", gguf_folder, ("bytes", "header")),
+    "torch": _foreign("torch", torch_folder, ("bytes", "header")),
+    "shards": _foreign("shards", shards_folder, ("bytes", "JSON", "header")),
+}

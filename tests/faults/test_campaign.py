@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import signal
 from collections.abc import Iterator
 from contextlib import suppress
@@ -18,7 +19,7 @@ from tests.faults.campaign import BAD, Campaign
 from tests.faults.kills import without_waiting
 from tests.faults.material import Material
 
-NAMES = ("model", "run", "history", "exam", "trace", "advice")
+NAMES = ("model", "run", "history", "exam", "trace", "advice", "gguf", "torch", "shards")
 
 
 @pytest.fixture(scope="module")
@@ -34,7 +35,7 @@ def test_mutants_and_forgeries(campaign: Campaign, number: int) -> None:
     campaign.bad.clear()
     campaign.mutants(campaign.materials[number], 36)
     assert not campaign.bad, "\n".join(campaign.bad)
-    assert sum(campaign.counts[NAMES[number], kind, "refused"] for kind in ("bytes", "JSON")) >= 12
+    assert sum(campaign.counts[NAMES[number], kind, "refused"] for kind in ("bytes", "JSON", "header")) >= 12
 
 
 @pytest.mark.parametrize("number", range(len(NAMES)), ids=NAMES)
@@ -95,3 +96,37 @@ def test_reading_that_hangs_is_counted_although_exceptions_are_caught(campaign: 
     assert campaign.bad == [f"hang: {campaign.mutant(campaign.materials[0], 0)}"]
     del campaign.counts["model", "bytes", "hang"]
     campaign.bad.clear()
+
+
+def test_what_is_executed_and_memory_that_is_taken_are_counted(
+    campaign: Campaign, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where the reading refuses in the end."""
+
+    def execute(place: Path) -> None:
+        os.system("true")
+        raise FolderError("a", "b", "c", "d")
+
+    home, taken = campaign.materials[0].home, []
+    campaign.mutant(Material("model", home, execute), 0)
+    monkeypatch.setattr("tests.faults.campaign.MEGABYTES", 8)
+
+    def take(place: Path) -> None:
+        now = int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
+        taken.append(b"x" * (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 - now + 32 * 2**20))
+        raise FolderError("a", "b", "c", "d")
+
+    campaign.mutant(Material("model", home, take), 0)
+    for outcome in ("executed", "memory"):
+        assert campaign.counts["model", "bytes", outcome] == 1
+        del campaign.counts["model", "bytes", outcome]
+    assert [line.partition(":")[0] for line in campaign.bad] == ["executed", "memory"]
+    campaign.bad.clear()
+
+
+def test_headers_are_damaged_in_every_format(campaign: Campaign) -> None:
+    for name in ("gguf", "torch", "shards"):
+        material = campaign.materials[NAMES.index(name)]
+        turn = material.kinds.index("header")
+        first = [campaign.mutant(material, turn + step * len(material.kinds)) for step in range(5)]
+        assert len({*first}) == 5 and all(f"{name}/" in line and ", header, seed 1" in line for line in first)
