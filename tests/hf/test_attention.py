@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+import transformers
 from torch import Tensor
 
 from attnworks.core.errors import UsageError
@@ -64,6 +65,23 @@ def test_writing_with_a_cache_is_writing_without(family: str, mechanism: str) ->
     kinds: list[dict[str, Any]] = [{"use_cache": True}, {"cache_implementation": "static"}, {"use_cache": False}]
     cached, fixed, again = (model.generate(prompt, **settings, **kind) for kind in kinds)
     assert torch.equal(cached, again) and torch.equal(fixed, again)
+
+
+def test_a_mask_for_all_places_of_a_cache_of_fixed_length() -> None:
+    """A row of padding may be as long as the tokens so far, or as the cache."""
+    model = with_attention(TINY["llama"].build(), "sdpa")
+    ids = inputs(model, padded=False)["input_ids"]
+    n = ids.shape[1]
+    real = torch.zeros(len(ids), n + 4, dtype=torch.long)
+    real[:, :n] = 1
+    real[-1, :2] = 0
+    want = outputs(model, {"input_ids": ids, "attention_mask": real[:, :n]})
+    with_attention(model, register_mechanism("dense"))
+    for mask in (real[:, :n], real):
+        with noted(f"a mask of {mask.shape[1]} places"):
+            cache: Any = transformers.StaticCache(config=model.config, max_cache_len=n + 4)
+            given = {"input_ids": ids, "attention_mask": mask, "past_key_values": cache, "use_cache": True}
+            assert_close(outputs(model, given)[real[:, :n].bool()], want[real[:, :n].bool()])
 
 
 def test_positions_that_a_cache_may_have_forgotten_are_refused() -> None:

@@ -36,7 +36,7 @@ def padding_rows(
 ) -> Tensor | None:
     """What transformers calls to make a mask: padding [b j] of the keys that are read, or None if none is hidden.
 
-    attention_mask    padding [b n] of all tokens so far
+    attention_mask    padding [b n] of all tokens so far, or of all places of the cache
 
     A cache of fixed length has empty places behind the last query, which a row that is shorter leaves out.
     """
@@ -45,7 +45,7 @@ def padding_rows(
     if attention_mask is None:
         device = others.get("device")
         return None if keys == kv_length else torch.ones(batch_size, keys, dtype=torch.bool, device=device)
-    rows = attention_mask[:, -keys:]
+    rows = attention_mask[:, kv_offset : kv_offset + keys]
     return None if keys == kv_length and rows.shape[1] == keys and bool(rows.all()) else rows
 
 
