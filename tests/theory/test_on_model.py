@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Callable, Container, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -12,6 +13,7 @@ from typing import Any
 import pytest
 import torch
 
+from attnworks.core.errors import UsageError
 from attnworks.models import Transformer, build
 from attnworks.text.passages import Passage, Text
 from attnworks.text.vocabulary import Vocabulary
@@ -138,6 +140,26 @@ def test_the_model_is_as_it_was() -> None:
     assert model.training
     assert all(torch.equal(tensor, before[name]) for name, tensor in model.state_dict().items())
     assert {tensor.dtype for tensor in model.state_dict().values()} == {torch.float32}
+
+
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [
+        (KeyError("rows"), "KeyError: 'rows'"),
+        (RuntimeError("expected Float\nbut found Double"), "RuntimeError: expected Float but found Double"),
+    ],
+)
+def test_why_a_model_does_not_run(error: Exception, reason: str) -> None:
+    who = subject(0.3)
+
+    def fail(*_: object) -> None:
+        raise error
+
+    for module in who.model.modules():
+        module.register_forward_pre_hook(fail)
+    with pytest.raises(UsageError, match=re.escape(f"in float64, got one that raises {reason}; ")) as caught:
+        tallies(who)
+    assert caught.value.__cause__ is error
 
 
 def test_only_what_is_wanted() -> None:

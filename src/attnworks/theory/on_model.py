@@ -12,7 +12,7 @@ from typing import Any
 from torch import Tensor
 
 from attnworks.core.display import rich_html
-from attnworks.core.errors import AttnworksError, UsageError
+from attnworks.core.errors import AttnworksError, UsageError, short_message
 from attnworks.models.modes import in_float64, inference_mode
 from attnworks.text.passages import Passage
 from attnworks.text.tokens import Batch
@@ -138,7 +138,7 @@ def _check_runs(subject: Subject, batch: Batch) -> None:
     except AttnworksError:
         raise
     except Exception as error:
-        got, remedy = "one whose code needs another type of numbers", "choose another model"
+        got, remedy = f"one that raises {type(error).__name__}: {short_message(error)}", "choose another model"
         raise UsageError(f"claims on {subject.name}", "a model that runs in float64", got, remedy) from error
 
 
