@@ -189,6 +189,16 @@ def test_a_model_that_lost_other_heads_is_found(bert: Case, monkeypatch: pytest.
         verbs.check_pruned(bert, other.model, receipt)
 
 
+def test_a_cut_that_is_lost_in_rounding_is_not_checked() -> None:
+    """Else a model that lost no heads would count as right."""
+    model = tiny_model("bert").model
+    with torch.no_grad():
+        model.bert.encoder.layer[0].attention.output.dense.weight.mul_(2e-6)
+    case = Case(model)
+    with pytest.raises(NotCheckedError, match="hardly affect the outputs"):
+        verbs.check_pruned(case, case.reference.model, case.pruned[1])
+
+
 @pytest.mark.parametrize(
     ("error", "expected"),
     [
