@@ -53,6 +53,7 @@ def test_names_of_other_tools(name: str, told: str) -> None:
         ("config", "use subject.model.config"),
         ("generate", "use subject.model.generate"),
         ("logit", "did you mean 'logits'?"),
+        ("modle", "did you mean 'model'?"),
         ("xyzzy", "it has "),
     ],
 )
@@ -61,6 +62,12 @@ def test_attributes_of_other_tools(gpt2: Any, name: str, told: str) -> None:
         getattr(gpt2, name)
     assert str(caught.value).startswith(f"'HFSubject' object has no attribute {name!r}; {told}")
     assert not hasattr(gpt2, name)
+
+
+def test_errors_inside_of_properties_stay_what_they_are(gpt2: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(type(gpt2), "layers", property(lambda self: self.blocks.missing))
+    with pytest.raises(AttributeError, match="object has no attribute 'missing'"):
+        _ = gpt2.layers
 
 
 @pytest.mark.parametrize(

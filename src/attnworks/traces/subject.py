@@ -93,9 +93,11 @@ class Subject(ABC):
         def __getattr__(self, name: str) -> Any:
             """An error that says what to write instead, for a name of another tool or of the model itself."""
             kind = type(self).__name__
+            if hasattr(type(self), name):  # a property that raised an AttributeError of its own
+                return self.__getattribute__(name)
             if name.startswith("__"):
                 raise AttributeError(f"{kind!r} object has no attribute {name!r}")
-            remedy = subject_name_instead(name, dir(type(self)), dir(vars(self).get("model")))
+            remedy = subject_name_instead(name, dir(self), dir(vars(self).get("model")))
             raise AttributeError(f"{kind!r} object has no attribute {name!r}; {remedy}")
 
     def run(self, batch: Batch, hook: LayerHook | None = None, *, logits: bool = False) -> Outputs:
