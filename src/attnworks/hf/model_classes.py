@@ -27,9 +27,10 @@ def model_classes(config: Any) -> list[type]:
         except ValueError:  # transformers names a class that it does not have
             continue
         found.extend(chosen if isinstance(chosen, tuple) else [chosen] if chosen is not None else [])
-    parts = filter(takes_token_ids, package_classes(type(config)))
-    ordered = sorted(parts, key=lambda each: (not each.__name__.endswith("TextModel"), each.__name__))
-    return list(dict.fromkeys(found or ordered))
+    if not found:
+        parts = filter(takes_token_ids, package_classes(type(config)))
+        found = sorted(parts, key=lambda each: (not each.__name__.endswith("TextModel"), each.__name__))
+    return list(dict.fromkeys(found))
 
 
 def takes_token_ids(model_class: Any) -> bool:
@@ -37,10 +38,12 @@ def takes_token_ids(model_class: Any) -> bool:
 
 
 def package_classes(config_class: type) -> Iterator[type]:
-    """The classes of models with this config, in the package that defines it."""
+    """The classes of models with this config, in the package that defines it; none if a single module does."""
     from transformers import PreTrainedModel
 
     package = config_class.__module__.rpartition(".")[0]
+    if not package:
+        return
     for found in pkgutil.iter_modules(importlib.import_module(package).__path__):
         if not found.name.startswith("modeling_"):
             continue
