@@ -102,6 +102,20 @@ def test_gradients_can_be_taken_after_float64_under_inference_mode() -> None:
     assert layer.weight.dtype == torch.float32 and layer.weight.grad is not None
 
 
+def test_types_are_as_they_were_when_memory_ends_on_the_way_to_float64(monkeypatch: pytest.MonkeyPatch) -> None:
+    layer, double = torch.nn.Linear(5, 3), torch.Tensor.double
+
+    def up_to_the_bias(tensor: torch.Tensor) -> torch.Tensor:
+        if tensor.ndim == 1:
+            raise MemoryError
+        return double(tensor)
+
+    monkeypatch.setattr(torch.Tensor, "double", up_to_the_bias)
+    with pytest.raises(MemoryError), in_float64(layer):
+        pass
+    assert {weight.dtype for weight in layer.parameters()} == {torch.float32}
+
+
 @pytest.mark.parametrize(
     ("options", "told"),
     [

@@ -44,10 +44,10 @@ def in_float64(model: nn.Module, wanted: bool = True) -> Iterator[None]:
     """
     everything = (*model.parameters(), *model.buffers()) if wanted else ()
     before = [(tensor, tensor.dtype) for tensor in everything if tensor.is_floating_point()]
-    with torch.inference_mode(False):
-        for tensor, _ in before:
-            tensor.data = tensor.data.double()
     try:
+        with torch.inference_mode(False):
+            for tensor, _ in before:
+                tensor.data = tensor.data.double()
         with plain_experts(model):
             yield
     finally:
