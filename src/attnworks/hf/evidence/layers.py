@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
 
@@ -152,12 +152,3 @@ def _exists(model: nn.Module, source: ColumnSource) -> bool:
     except AttributeError:
         return False
     return True
-
-
-def shared_paths(layers: Sequence[AttentionLayout]) -> Mapping[str, tuple[str, ...]]:
-    """Every source that several attention modules are computed from -> the paths of these modules."""
-    users: dict[str, list[str]] = {}
-    for layer in layers:
-        for source in layer.sources:
-            users.setdefault(source.path, []).append(layer.path)
-    return {path: tuple(of) for path, of in users.items() if len(of) > 1}
