@@ -70,7 +70,7 @@ def test_columns_that_are_zero_change_nothing(name: str, kind: str) -> None:
     assert (some.run() - before).abs().max() <= ROUNDING * before.abs().max()
     with without_added_columns(some.model):
         assert torch.equal(some.run(), before)
-    remove_columns(some.attention)
+    remove_columns(some.model, some.attention)
     assert torch.equal(some.run(), before)
 
 
@@ -145,7 +145,7 @@ def test_added_keys_add_their_products_to_the_scores(name: str, kind: str) -> No
     heads = some.heads([KEYS, *range(n - 1)], [0] * n)
     some.add(heads)
     found = some.run()
-    remove_columns(some.attention)
+    remove_columns(some.model, some.attention)
     query, key, *_ = some.projections()
     X, hooks = reads(some.model, (query, key))
 
@@ -168,7 +168,7 @@ def test_a_new_head_by_hand(name: str, kind: str) -> None:
     *_, head = heads = some.heads([*zero, NEW_K], [*zero, NEW_V])
     some.add(heads)
     found = some.run()
-    remove_columns(some.attention)
+    remove_columns(some.model, some.attention)
     query, key, value, output = some.projections()
     X, hooks = reads(some.model, (query, key, value))
     seen: dict[str, Any] = {}
@@ -252,7 +252,7 @@ def test_columns_that_turn_with_the_distance() -> None:
     before = some.run()
     some.add(heads)
     found = some.run()
-    remove_columns(some.attention)
+    remove_columns(some.model, some.attention)
     query, key, *_ = some.projections()
     X, hooks = reads(some.model, (query, key))
 

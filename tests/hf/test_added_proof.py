@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from torch import nn
 
 from attnworks.hf.added_columns import added_to
 from attnworks.hf.added_proof import failed_proof
@@ -20,13 +21,18 @@ def proof(some: Grown) -> str | None:
     return failed_proof(some.model, some.layout, some.layout.slots[0], some.run)
 
 
+def number_of_hooks(model: nn.Module) -> int:
+    return sum(len(module._forward_pre_hooks) + len(module._forward_hooks) for module in model.modules())
+
+
 @pytest.mark.parametrize(("name", "kind"), [*((name, "") for name in LAYOUTS if name != "doge"), ("t5", "decoder")])
 def test_all_layouts_are_proven(name: str, kind: str) -> None:
-    """The model is left as it was, bit for bit."""
+    """The model is left as it was, bit for bit, and without new hooks."""
     some = grown(name, kind)
-    before = some.run()
+    before, hooks = some.run(), number_of_hooks(some.model)
     assert proof(some) is None
     assert torch.equal(some.run(), before) and added_to(some.attention) is None
+    assert number_of_hooks(some.model) == hooks
 
 
 def test_layers_that_attend_twice() -> None:

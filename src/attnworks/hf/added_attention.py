@@ -22,7 +22,8 @@ from torch import Tensor, nn
 
 from attnworks.core.errors import UsageError
 from attnworks.hf.added_maps import ROLES, AddedColumns, added_to
-from attnworks.hf.layer_implementation import set_implementation
+from attnworks.hf.head_modules import remove_hooks
+from attnworks.hf.layer_implementation import reset_implementation, set_implementation
 from attnworks.hf.observe import show_call
 from attnworks.hf.swapped_attention import HEAD_GROUPS, outputs_by_groups
 
@@ -74,6 +75,20 @@ def attach_columns(model: nn.Module, added: AddedColumns) -> None:
     output = model.get_submodule(shape.output)
     if not any(_same(hook, partial(_add, attention)) for hook in output._forward_hooks.values()):
         output.register_forward_hook(partial(_add, attention))
+
+
+def detach_columns(model: nn.Module, added: AddedColumns) -> None:
+    """Undo `attach_columns`."""
+    shape = added.shape
+    attention = model.get_submodule(shape.attention)
+    reset_implementation(attention)
+    for path in (shape.attention, shape.query, shape.key, shape.value, shape.output):
+        remove_hooks(model.get_submodule(path), partial(_is_of, attention))
+
+
+def _is_of(attention: nn.Module, hook: Any) -> bool:
+    """Whether a hook computes what was added to this layer."""
+    return isinstance(hook, partial) and hook.func in (_begin, _remember, _add) and hook.args[0] is attention
 
 
 def _hook_before(module: nn.Module, hook: partial[None]) -> None:

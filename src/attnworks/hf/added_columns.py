@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from attnworks.attention.heads import HeadMatrices, HeadWeights
 from attnworks.core.errors import UsageError
 from attnworks.core.places import Slot
-from attnworks.hf.added_attention import ADDED_COLUMNS, attach_columns
+from attnworks.hf.added_attention import ADDED_COLUMNS, attach_columns, detach_columns
 from attnworks.hf.added_maps import ADDED_ATTRIBUTE, ROLES, AddedColumns, AddedShape, added_to
 from attnworks.hf.cut.stored import KEPT_HEADS
 from attnworks.hf.head_modules import HeadsOut
@@ -82,7 +82,7 @@ def add_columns(
     _check_inputs(model, slot, paths, heads)
     attention = model.get_submodule(layout.path)
     added = _beyond(slot, heads, own, added_to(attention), layout.heads)
-    remove_columns(attention)
+    remove_columns(model, attention)
     if not any(head.W_Q.shape[1] or head.W_V.shape[1] for head in added):
         return
     shape = AddedShape(
@@ -214,10 +214,10 @@ def _fill(added: AddedColumns, heads: Sequence[HeadMatrices]) -> None:
         added.output.weight.copy_(torch.cat([head.W_O for head in heads]).T)
 
 
-def remove_columns(attention: nn.Module) -> None:
-    """Take away what was added to a layer, if anything was."""
-    if added_to(attention) is not None:
-        reset_implementation(attention)
+def remove_columns(model: nn.Module, attention: nn.Module) -> None:
+    """Take away what was added to a layer of a model, if anything was."""
+    if (added := added_to(attention)) is not None:
+        detach_columns(model, added)
         delattr(attention, ADDED_ATTRIBUTE)
 
 

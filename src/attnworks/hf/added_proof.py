@@ -61,7 +61,7 @@ def _with_columns(
         add_columns(model, layout, slot, heads, own)
         yield
     finally:
-        remove_columns(model.get_submodule(layout.path))
+        remove_columns(model, model.get_submodule(layout.path))
 
 
 def _cut_off(head: HeadMatrices) -> HeadMatrices:

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from attnworks.attention import MechanismSpec
 from attnworks.attention.heads import HeadGroups
 from attnworks.core.errors import UsageError
+from attnworks.hf.head_modules import remove_hooks
 
 COUNT_FROM_FIRST = ("bigbird", "longformer")
 """Mechanisms in which the first positions of a text have a part of their own."""
@@ -57,10 +58,7 @@ def watch_cache(attention: nn.Module) -> None:
 
 def stop_watching(attention: nn.Module) -> None:
     """Undo `watch_cache`."""
-    for number, hook in [*attention._forward_pre_hooks.items()]:
-        if hook is _remember:
-            attention._forward_pre_hooks.pop(number)
-            attention._forward_pre_hooks_with_kwargs.pop(number, None)
+    remove_hooks(attention, lambda hook: hook is _remember)
 
 
 def _remember(attention: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:

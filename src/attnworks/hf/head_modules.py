@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -25,6 +26,14 @@ not be stored, which evidence then does not find."""
 def head_groups_of(module: nn.Module) -> HeadGroups | None:
     """The mechanisms of attnworks in an attention layer of Hugging Face, if it has any."""
     return getattr(module, MECHANISMS_ATTRIBUTE, None)
+
+
+def remove_hooks(module: nn.Module, wanted: Callable[[Any], bool]) -> None:
+    """Remove these hooks, of those that run before or after a module."""
+    for hooks in (module._forward_pre_hooks, module._forward_hooks):
+        for number in [number for number, hook in hooks.items() if wanted(hook)]:
+            del hooks[number]
+            module._forward_pre_hooks_with_kwargs.pop(number, None)
 
 
 def is_empty(attention: nn.Module) -> bool:
