@@ -200,6 +200,13 @@ def test_names_that_do_not_exist(name: str, told: str) -> None:
     assert told in str(found.value) and "\n" not in str(found.value)
 
 
+def test_a_trace_of_a_model_without_heads_has_none_to_name() -> None:
+    who = hugging_face("bert")
+    empty, _ = attnworks.prune(who, LINES, heads="*")
+    with pytest.raises(UsageError, match="a model with heads to choose, got none"):
+        _ = attnworks.trace(empty, TEXT)["0.0"]
+
+
 def test_terminals_and_notebooks_show_tables() -> None:
     cache = attnworks.trace(hugging_face("bert"), TEXT)
     for found, words in (

@@ -135,6 +135,8 @@ class TraceCache(ShownTable, Mapping[str, Activations]):
         try:
             heads = select_heads(name, {slot: layer.heads for slot, layer in self.layers.items()})
         except UsageError:
+            if not self.layers:
+                raise
             last = [*self.layers][-1]
             heads_of = (f"{slot}.0 to {slot}.{layer.heads - 1}" for slot, layer in self.layers.items())
             expected = f"a layer or a head ({', '.join(heads_of)})"
