@@ -122,7 +122,7 @@ def test_a_cache_that_was_filled_before() -> None:
     with torch.no_grad():
         some.model(ids[:, :-2], past_key_values=cache, use_cache=True)
         some.add(some.some())
-        with pytest.raises(UsageError, match="an input of 11 keys, got one of 2; pass use_cache=False"):
+        with pytest.raises(UsageError, match="an input of 11 keys, got an input of 2; pass use_cache=False"):
             some.model(ids[:, -2:], past_key_values=cache, use_cache=True)
 
 
