@@ -21,7 +21,7 @@ from attnworks.core.errors import short_message
 from attnworks.core.places import Slot
 from attnworks.hf.anatomy import HFPart, hf_layers, layout_of
 from attnworks.hf.cached_keys import counts_from_first
-from attnworks.hf.cut.proof import distance, outputs_of, running, runs_of
+from attnworks.hf.cut.proof import allowed_error, distance, outputs_of, running, runs_of
 from attnworks.hf.cut.unused import without_queries
 from attnworks.hf.head_modules import head_groups_of, is_empty
 from attnworks.hf.heads import missing_layer_reason
@@ -32,10 +32,6 @@ from attnworks.hf.swapped_attention import remove_groups, set_groups
 
 FOUND_ATTRIBUTE = "_attnworks_own_attention"
 """The attribute of a model that holds what was found for its layout."""
-EFFECT_SHARE = 1e-4
-"""The largest error, as a share of the effect of attention."""
-ROUNDING_STEPS = 16
-"""The largest error beside that, in units of the rounding error of the outputs' type."""
 
 NO_SCORES = "has no scores that positions could be added to, as the model does"
 NO_INTERFACE = "cannot take the place of attention outside of the attention interface of transformers"
@@ -153,7 +149,7 @@ def _problem(model: Any, parts: Sequence[HFPart], expected: Sequence[Tensor], ef
     except Exception as error:
         return f"cannot take the place of attention that does not run with it ({short_message(error)})"
     error = max(distance(one, other) for one, other in zip(found, expected, strict=True))
-    if error <= EFFECT_SHARE * effect + ROUNDING_STEPS * torch.finfo(expected[0].dtype).eps:
+    if error <= allowed_error(effect, expected[0].dtype):
         return None
     return f"cannot take the place of attention that is no softmax of its scores (outputs would differ by {error:.1e})"
 

@@ -13,7 +13,7 @@ from torch import nn
 
 from attnworks.hf.cut.apply import apply_recipe
 from attnworks.hf.cut.plan import Place, stored_recipe
-from attnworks.hf.cut.proof import Proof
+from attnworks.hf.cut.proof import Proof, allowed_error, distance
 from attnworks.hf.layout import AttentionLayout
 from tests.hf.cut.cut_helpers import SOME_TYPES, assert_same, place_in, read, tiny
 
@@ -93,6 +93,17 @@ def test_what_shows_with_a_cache_alone() -> None:
 
     model.model.layers[0].self_attn.register_forward_hook(after_the_first_token)
     assert "outputs with a cache that differ" in str(proof.problem(model))
+
+
+def test_outputs_that_prove_nothing() -> None:
+    """Those that are no numbers, or too large for a norm; and an effect that is infinite allows no error."""
+    none, large = torch.full((2, 3), torch.nan), torch.full((2, 3), 1e30)
+    assert distance(none, none) == distance(large, 2 * large) == torch.inf
+    assert allowed_error(torch.inf, torch.float32) == allowed_error(0.0, torch.float32) < 1e-5
+    model = copy.deepcopy(tiny("llama"))
+    with torch.no_grad():
+        model.model.norm.weight.fill_(torch.nan)
+    assert "differ by inf" in str(Proof(model, {}).problem(model))
 
 
 def test_what_shows_with_padding_alone() -> None:

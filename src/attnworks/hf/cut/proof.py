@@ -9,6 +9,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from math import isfinite, isnan
 from typing import Any
 
 import torch
@@ -24,7 +25,7 @@ from attnworks.hf.softmax_observer import observe_softmax
 from attnworks.models.modes import eval_mode
 
 EFFECT_SHARE = 1e-4
-"""The largest error, as a share of the effect of the removed heads."""
+"""The largest error, as a share of the effect of the removed heads, or of attention."""
 ROUNDING_STEPS = 16
 """The largest error beside that, in units of the rounding error of the outputs' type."""
 
@@ -60,7 +61,7 @@ class Proof:
             return "a layer whose code does not run with fewer heads"
         errors = [distance(one, other) for one, other in zip(found, self._expected, strict=True)]
         self.error = max(errors)
-        allowed = EFFECT_SHARE * self.effect + ROUNDING_STEPS * torch.finfo(found[0].dtype).eps
+        allowed = allowed_error(self.effect, found[0].dtype)
         where = " with a cache" if errors[0] <= allowed else ""
         if not self.error <= allowed:
             return f"outputs{where} that differ by {self.error:.1e} from those with these heads set to zero"
@@ -92,14 +93,22 @@ def _silent(model: Any, modules: Mapping[nn.Module, list[int]]) -> Iterator[None
 
 
 def distance(found: Tensor, expected: Tensor) -> float:
-    """|found - expected| / |expected|, over finite values; infinite where others are not the same."""
+    """|found - expected| / |expected|, over finite values; infinite where others differ, or hide all but zeros."""
     if found.shape != expected.shape or not bool((found.isfinite() == expected.isfinite()).all()):
         return torch.inf
     both = expected.isfinite()
+    if not bool(both.all() | expected[both].any()):
+        return torch.inf
     difference, size = (
         (T[both].float() if T.dtype.itemsize < 4 else T[both]).norm() for T in (found - expected, expected)
     )
-    return float(difference / size) if bool(size > 0) else float(difference)
+    found_error = float(difference / size) if bool(size > 0) else float(difference)
+    return torch.inf if isnan(found_error) else found_error
+
+
+def allowed_error(effect: float, dtype: torch.dtype) -> float:
+    """The largest distance between outputs that count as equal, for a change with this effect."""
+    return EFFECT_SHARE * (effect if isfinite(effect) else 0.0) + ROUNDING_STEPS * torch.finfo(dtype).eps
 
 
 # --- runs ---
