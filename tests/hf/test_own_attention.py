@@ -134,3 +134,7 @@ def test_blocks_without_attention_are_passed_over() -> None:
     exam = examined("jamba")
     assert [*exam.model["heads"]] == ["dec.1"], "the number of a layer is that of its block"
     assert any("dec.0" in note and "passed over" in note and "Mamba" in note for note in exam.notes)
+    entropy = exam["saturation.entropy"]
+    assert [len(row) for row in entropy.value] == [0, exam.model["heads"]["dec.1"]], "row l is layer l"
+    assert {*entropy.to_frame()["layer"]} == {*exam.to_frame()["layer"]} == {1}
+    assert not any("saturation was not computed" in note for note in exam.notes)

@@ -223,7 +223,7 @@ class Examiner:
         for measure in self.measures:
             if measure not in self.depth_measures and not any(readings.of(spec.name) for spec in measure.declares()):
                 self.notes.append(absence_note(measure))
-            self.notes.extend(missing_notes(measure, readings))
+            self.notes.extend(missing_notes(measure, readings, self._count_heads()))
             self.notes.extend(measure.remarks(readings))
         if len(self.text.kept) < MIN_SENTENCES_FOR_INTERVALS:
             self.notes.append(f"{sentences_are(len(self.text.kept))} too few for intervals and comparisons")

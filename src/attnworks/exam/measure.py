@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar, Literal, NamedTuple
 
@@ -222,40 +222,41 @@ def absence_note(measure: Measure) -> str:
     return f"{measure.name} was not computed: {reason or 'no layer of this model has a value for it'}"
 
 
-def missing_notes(measure: Measure, readings: Readings) -> Iterator[str]:
+def missing_notes(measure: Measure, readings: Readings, slots: Collection[Slot]) -> Iterator[str]:
     """Notes on readings without a value from any sentence: which, in which layers, and why; one note per reason.
 
-    Readings that are missing in some layers only are noted where the reason is known.
+    Readings that are missing in some layers only are noted where the reason is known. `slots` are the attention layers
+    of the model: layers between them, which have no attention, get no note.
     """
     names = [spec.name for spec in measure.declares() if readings.of(spec.name)]
     by_reason: dict[tuple[str, tuple[Slot, ...]], list[str]] = {}
     layers: dict[str, list[Slot]] = {}
-    empty_layers = dict.fromkeys(_without_heads(readings), NO_HEADS_LEFT)
+    empty_layers = {slot: NO_HEADS_LEFT if slot in slots else "" for slot in _without_heads(readings)}
     reasons = {**empty_layers, **measure.reasons}
     for name in names:
         layers[name] = [slot for reading in readings.of(name) for slot in _slots(reading)]
         empty = [slot for reading in readings.of(name) for slot in _slots(reading, empty=True)]
         known = [reasons.get(slot) for slot in empty]
         for reason in dict.fromkeys(known):
-            slots = [slot for slot, other in zip(empty, known, strict=True) if other == reason]
-            why = measure.why_missing(name, slots, readings) if reason is None else reason
-            if why is None and len(slots) == len(layers[name]):
+            where = [slot for slot, other in zip(empty, known, strict=True) if other == reason]
+            why = measure.why_missing(name, where, readings) if reason is None else reason
+            if why is None and len({*where, *empty_layers} & {*layers[name]}) == len(layers[name]):
                 why = "no sentence has a value for it"
             if why:
-                by_reason.setdefault((why, () if why == NO_HEADS_LEFT else tuple(slots)), []).append(name)
+                by_reason.setdefault((why, () if why == NO_HEADS_LEFT else tuple(where)), []).append(name)
     if without := by_reason.pop((NO_HEADS_LEFT, ()), None):
-        slots = [slot for slot in empty_layers if any(slot in layers[name] for name in without)]
-        yield f"{measure.name} was not computed in {listed_layers(slots)}: {NO_HEADS_LEFT}"
-    for (why, slots), found in by_reason.items():
+        cut = [slot for slot in empty_layers if slot in slots and any(slot in layers[name] for name in without)]
+        yield f"{measure.name} was not computed in {listed_layers(cut)}: {NO_HEADS_LEFT}"
+    for (why, places), found in by_reason.items():
         what = measure.name if found == names and len(names) > 1 else ", ".join(found)
         were = "was" if len(found) == 1 or what == measure.name else "were"
-        everywhere = all({*layers[name]} <= {*slots, *empty_layers} for name in found)
-        where = "" if everywhere else f" in {listed_layers(slots)}"
+        everywhere = all({*layers[name]} <= {*places, *empty_layers} for name in found)
+        where = "" if everywhere else f" in {listed_layers(places)}"
         yield f"{what} {were} not computed{where}: {why}"
 
 
 def _without_heads(readings: Readings) -> Iterator[Slot]:
-    """Layers all of whose heads were cut."""
+    """Layers all of whose heads were cut, and layers without attention."""
     for reading in readings.values():
         if reading.axes[:2] == ("layer", "head"):
             yield from (Slot(reading.kind, layer) for layer, row in enumerate(reading.value) if not len(row))

@@ -198,12 +198,15 @@ def _grid(exam: Examination, reading: Reading, cell: int, width: int, several: b
     heads = max((len(row) for row in reading.value), default=0)
     across = max(1, min(heads, (width - 4) // cell))
     score = next((found for found in exam.readings.of("roles.score") if found.kind == reading.kind), None)
+    slots = exam.model.get("heads")
     low, high = _range(reading)
     grid = Text.assemble((TITLES[reading.kind] if several else "layers and heads", "bold"), no_wrap=True)
     for start in range(0, heads, across):
         shown = range(start, min(start + across, heads))
         grid.append("\n" + (" " * 4 + "".join(_tick(head, cell) for head in shown)).rstrip(), style="dim")
         for layer, row in enumerate(reading.value):
+            if isinstance(slots, dict) and reading.row_name(layer) not in slots:
+                continue  # a layer without attention
             grid.append(f"\n{layer:>3} ", style="dim")
             for head in (head for head in shown if head < len(row)):
                 if isinstance(row, Tensor):

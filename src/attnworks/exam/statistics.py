@@ -232,7 +232,8 @@ class Accumulator:
     def readings(self, heads: Mapping[Slot, int] | None = None) -> Readings:
         """All readings so far: row l is always layer l.
 
-        heads    slot -> number of heads; the row of a layer without a sample is NaN for each of its heads
+        heads    slot -> number of heads; the row of a layer without a sample is NaN for each of its heads, and the row
+                 of a layer without attention has no heads
         """
         self._distribute()
         found = Readings([])
@@ -241,8 +242,11 @@ class Accumulator:
             for kind in KINDS:
                 own: list[Slot | Kind] = [at for at in places if (at.kind if isinstance(at, Slot) else at) == kind]
                 if own:
-                    missing = {slot: n for slot, n in (heads or {}).items() if slot.kind == kind and slot not in own}
                     if declared.axes[:1] == ("layer",) and isinstance(own[0], Slot):
+                        known = {**(heads or {}), **dict.fromkeys(own)}
+                        last = max(slot.layer for slot in known if isinstance(slot, Slot) and slot.kind == kind)
+                        slots = (Slot(kind, layer) for layer in range(last + 1))
+                        missing = {slot: (heads or {}).get(slot, 0) for slot in slots if slot not in own}
                         own += self._without_samples(declared, own[0], missing)
                     own.sort(key=lambda where: where.layer if isinstance(where, Slot) else 0)
                     found.add(self._reading(declared, kind, own))

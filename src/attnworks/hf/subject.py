@@ -247,7 +247,7 @@ class HFSubject(Subject):
             slots = [slot for slot, other in self._passed_over.items() if other == why]
             remarks.append(f"passed over: {listed_layers(slots)} ({why})")
         for name, slots in self._mixers().items():
-            remarks.append(f"passed over: {listed_layers(slots)}, which have {name} in the place of attention")
+            remarks.append(f"passed over: {listed_layers(slots)} (no attention, but {name})")
         return tuple(remarks)
 
     def _mixers(self) -> dict[str, list[Slot]]:
