@@ -14,6 +14,7 @@ import attnworks
 from attnworks import examine, prune
 from attnworks.core.places import Slot
 from attnworks.reshape.surgery import with_mechanisms
+from attnworks.text.passages import Passage, Text
 from tests.exam_helpers import LINES, tiny_folder, tiny_run, tiny_tokenizer
 from tests.tiny_models import TINY
 
@@ -87,6 +88,25 @@ def test_what_a_text_does_not_have() -> None:
         "were not computed: no sentence has a token twice"
     )
     assert not any("twice" in note for note in notes_of("bert", "roles", TWICE))
+
+
+def test_models_without_special_tokens() -> None:
+    assert (
+        "sinks.delimiter, sinks.delimiter_chance were not computed: no sentence has a special token after the first"
+        in notes_of("gpt2", "sinks")
+    )
+
+
+def test_role_labels_of_cross_attention_to_sources_that_are_far_shorter() -> None:
+    """Only cross-attention has no labels; the number of sentences is not blamed for it."""
+    run = attnworks.open(tiny_run())
+    passages = [Passage(Text("I read ."), Text("leggo " * 12))] * 4
+    exam = examine(run, passages, measures=["roles"], pin=())
+    assert [note for note in exam.notes if "role labels" in note] == [
+        "no role labels in cross-attention: in no sentence can half of the queries see a key at one offset",
+        "role labels are unreliable: they come from 4 sentences; examine 30 or more",
+    ]
+    assert {reading.kind for reading in exam.readings.of("roles.label")} == {"encoder", "decoder"}
 
 
 def test_layers_without_heads() -> None:

@@ -172,7 +172,12 @@ class Roles(Measure):
         return "no sentence has a token twice" if name.startswith(("roles.duplicate", "roles.induction")) else None
 
     def remarks(self, readings: Readings) -> Iterable[str]:
-        counts = [found.sentences for found in readings.of("roles.offset")]
+        found = readings.of("roles.offset")
+        without = [reading.kind for reading in found if reading.sentences == 0]
+        if 0 < len(without) < len(found):
+            where = " and ".join("cross-attention" if kind == "cross" else f"the {kind}" for kind in without)
+            yield f"no role labels in {where}: in no sentence can half of the queries see a key at one offset"
+        counts = [reading.sentences for reading in found if reading.kind not in without or len(without) == len(found)]
         sentences = min(counts, default=RELIABLE_LABEL_SENTENCES)
         if sentences < MIN_LABEL_SENTENCES:
             few = f"{sentences_are(sentences)} too few"

@@ -63,7 +63,9 @@ class Sinks(Measure):
         return (*found, *chance, ReadingSpec("sinks.learned", BY_HEAD, words, OPENAI))
 
     def why_missing(self, name: str, slots: Sequence[Slot], readings: Readings) -> str | None:
-        return "" if name == "sinks.learned" else None  # most models have no sink logits
+        if name == "sinks.learned":
+            return ""  # most models have no sink logits
+        return "no sentence has a special token after the first" if name.startswith("sinks.delimiter") else None
 
     def rows(self, rows: LayerRows) -> Samples:
         sight = self._sight(rows)
