@@ -128,7 +128,7 @@ def test_roles_are_grouped_and_the_best_is_named() -> None:
     texts = said(by_head("roles.label", labels), by_head("roles.score", scores))
     assert set(texts) == {
         "3 heads attend to the previous token: content matters little, so a fixed form may replace them; "
-        "try attnworks project (0.2 most, 0.940 of the attention)",
+        "try attnworks project (head 0.2 most, 0.940 of the attention)",
         "head 1.0 attends to what followed the same token before (induction): content decides, "
         "so no fixed form can replace it (0.700 of the attention)",
         "head 1.2 attends 2 tokens back: content matters little, so a fixed form may replace it; "
@@ -160,7 +160,7 @@ def test_sinks() -> None:
     few = said(by_head("sinks.first", [[0.6, 0.1], [0.7, NAN]]))
     assert few == [
         "2 of 3 heads give more than half of their attention to the first token: "
-        "such heads often do little else; ablation shows which can go"
+        "such heads often do little else; try attnworks prune"
     ]
     (one,) = said(by_head("sinks.first", [[0.6, 0.1]]))
     assert one.startswith("head 0.0 gives more than half of its attention to the first token")
@@ -205,7 +205,7 @@ def test_saturation_is_no_spreading() -> None:
     jacobian = by_head("saturation.jacobian", [[0.003, 0.02, 0.01]])
     assert said(jacobian, by_head("saturation.max_weight", [[0.99, 0.95, 0.02]])) == [
         "2 heads are saturated: each query attends to almost one key, so little gradient reaches their scores; "
-        "to train further, scale their queries down (0.0 most, mean Jacobian norm 0.003)"
+        "to train further, scale their queries down (head 0.0 most, mean Jacobian norm 0.003)"
     ]
     assert said(jacobian, by_head("saturation.max_weight", [[0.99, 0.5, 0.02]])) == [
         "head 0.0 is saturated: each query attends to almost one key, so little gradient reaches its scores; "
@@ -237,7 +237,7 @@ def test_structured_forms() -> None:
     explained = by_head("structure.explained", [[0.625, 0.9], [0.75, 0.5]])
     assert said(forms, explained) == [
         "3 of 4 heads have a structured form, which explains at least half of their attention: try attnworks project "
-        "(2 one column, 1 blocks of columns; blocks of columns explains 75 % of 1.0)"
+        "(2 one column, 1 blocks of columns; blocks of columns explains 75 % of head 1.0)"
     ]
     (finding,) = find(Readings([forms, explained]))
     assert finding.heads == ("enc.1.0", "enc.0.0", "enc.1.1")

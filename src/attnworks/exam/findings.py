@@ -65,7 +65,7 @@ CONTENT_ROLES = ("syntactic", "rare", "induction", "duplicate")
 ROLES_BY_INTEREST = (
     "induction", "syntactic", "previous", "next", "duplicate", "rare", "self", "delimiter", "uniform", "first",
 )  # fmt: skip
-SINK_ADVICE = "such heads often do little else; ablation shows which can go"
+SINK_ADVICE = "such heads often do little else; try attnworks prune"
 FORM_NAMES = {
     "identity": "diagonal",
     "offset": "shifted diagonal",
@@ -126,7 +126,7 @@ def _by_role(model: ModelReadings) -> dict[str, list[HeadValue]]:
 def _role(model: ModelReadings, group: str, heads: list[HeadValue], more: str = "") -> ExamFinding:
     does = _offsets(model, heads) if group == "offset" else ROLE_SENTENCES.get(group, f"has the label {group!r}")
     verb, _, what = does.partition(" ")
-    most = f"{model.name_of(heads[0])} most, " if len(heads) > 1 else ""
+    most = f"head {model.name_of(heads[0])} most, " if len(heads) > 1 else ""
     best = heads[0].value
     score = f" ({most}{_score(group, best)})" if math.isfinite(best) else ""
     rank = ROLES_BY_INTEREST.index(group) / len(ROLES_BY_INTEREST) if group in ROLES_BY_INTEREST else 0.5
@@ -191,7 +191,7 @@ def structured_heads(model: ModelReadings) -> Iterator[ExamFinding]:
     advice = "" if all(head.crosses for head in heads) else ": try attnworks project"
     text = f"{len(heads)} of {len(labels)} heads {_verb('has', heads)} {what}{advice} "
     text += f"({', '.join(f'{count} {FORM_NAMES[form]}' for form, count in counts)}; "
-    text += f"{FORM_NAMES[forms[best.id]]} explains {_percent(best.value)} of {model.name_of(best)})"
+    text += f"{FORM_NAMES[forms[best.id]]} explains {_percent(best.value)} of head {model.name_of(best)})"
     weight = 0.45 + 0.2 * len(heads) / len(labels)
     yield ExamFinding(text, weight, ("structure.form", "structure.explained"), _names(heads))
 
@@ -292,7 +292,7 @@ def _saturated(model: ModelReadings) -> Iterator[ExamFinding]:
     flat = [head for head in model.heads("saturation.jacobian") if head.value < SATURATED_JACOBIAN]
     found = sorted((head for head in flat if top.get(head.id, 0.0) > ONE_KEY_WEIGHT), key=lambda head: head.value)
     if found:
-        most = f"{model.name_of(found[0])} most, " if len(found) > 1 else ""
+        most = f"head {model.name_of(found[0])} most, " if len(found) > 1 else ""
         text = f"{_counted(model, found)} {_verb('is', found)} saturated: each query attends to almost one key, so "
         text += f"little gradient reaches {_their(found)} scores; to train further, scale {_their(found)} queries down "
         text += f"({most}mean Jacobian norm {format_number(found[0].value)})"
@@ -319,7 +319,7 @@ def _collapse(model: ModelReadings) -> Iterator[ExamFinding]:
         least, kind, lowest = min(kept)
         share, where = format_number(least), f"{model.stack(kind)}depth {lowest}"
         text = "no rank collapse: tokens stay apart at every depth, so nothing needs to change "
-        text += f"(they differ in {share} of the stream or more, least at {where})"
+        text += f"(the smallest part of the stream in which they differ is {share}, at {where})"
         yield ExamFinding(text, 0.35, ("rank.residual",))
 
 
