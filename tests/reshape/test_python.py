@@ -84,7 +84,7 @@ def test_one_after_the_other_and_again(run: Path, tmp_path: Path) -> None:
     replayed = attnworks.replay(tmp_path / "projected", run, tmp_path / "again")
     assert [then for then, _ in replayed] == [first, second]
     assert all(then.fingerprint == now.fingerprint for then, now in replayed)
-    assert "The weights are the same as in the first model, bit for bit." in shown(replayed)
+    assert "The weights are those of the model that was replayed, bit for bit." in shown(replayed)
     assert [pair["then"] for pair in replayed.to_json()["replayed"]] == [first.to_json(), second.to_json()]
 
 

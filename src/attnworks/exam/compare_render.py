@@ -129,7 +129,7 @@ def _curves(curves: Sequence[DepthCurve], width: int) -> Table:
         cells = (f"{_at(curve.before, depth)} → {_at(curve.after, depth)}" for curve in shown)
         table.add_row(str(depth), *cells)
     if len(curves) > len(shown):
-        table.caption = Text(f"and {', '.join(curve.reading for curve in curves[len(shown) :])}")
+        table.caption = Text(f"Not shown: {', '.join(curve.reading for curve in curves[len(shown) :])}")
     return table
 
 

@@ -13,7 +13,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from attnworks.core.display import data_frame
+from attnworks.core.display import counted, data_frame
 from attnworks.core.places import KINDS, HeadId, Kind, Slot
 from attnworks.exam.reading import Reading, Readings
 from attnworks.traces.layer import LayerTrace
@@ -111,7 +111,7 @@ class Examination:
         return list(self.readings)
 
     def __repr__(self) -> str:
-        parts = f"{len(self.readings)} readings, {len(self.findings)} findings, {len(self.pins)} pins"
+        parts = f"{len(self.readings)} readings, {len(self.findings)} findings, {counted(len(self.pins), 'pin')}"
         return f"<Examination of {self.model.get('name', 'a model')}: {parts}>"
 
     def _repr_html_(self) -> str:

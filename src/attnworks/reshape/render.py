@@ -176,7 +176,8 @@ def _measured(receipt: Receipt) -> str:
     steps = f", healed by {counted(receipt.healing.steps, 'step')} of training" if receipt.healing.steps else ""
     own = f"; the model itself wrote {written} of the targets" if written else ""
     length = "" if receipt.asked.get("length") else f" of about {receipt.length} tokens"
-    return f"Mean loss of {sentences} held-out sentences{length}{steps}{own}; computed in {duration(receipt.seconds)}."
+    evaluated = f"{sentences} held-out sentence{'s' * (sentences != 1)}"
+    return f"Mean loss of {evaluated}{length}{steps}{own}; computed in {duration(receipt.seconds)}."
 
 
 def history_shown(history: History) -> Group:
@@ -190,8 +191,10 @@ def replayed_shown(replayed: Replayed) -> Group:
     parts: list[Group | Text] = []
     for number, (then, now) in enumerate(replayed, 1):
         same = then.fingerprint[1] == now.fingerprint[1]
-        words = "the same as in the first model, bit for bit" if same else "not the same as in the first model"
-        parts += [receipt_shown(now, number), Text(f"The weights are {words}.")]
+        words = "The weights are those of the model that was replayed, bit for bit."
+        if not same:
+            words = "The weights differ from those of the model that was replayed."
+        parts += [receipt_shown(now, number), Text(words)]
     return Group(*parts)
 
 

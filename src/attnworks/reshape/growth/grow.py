@@ -168,9 +168,8 @@ def check_sentences(text_loss: TextLoss) -> None:
         raise UsageError(asked, "an objective that a change of the model can lower", got, remedy)
     sentences = sum(map(len, text_loss.text.batches))
     if sentences < MIN_SENTENCES:
-        raise UsageError(
-            "to grow", f"{MIN_SENTENCES} sentences or more to learn from", str(sentences), "give more text"
-        )
+        remedy = "give more text: every fourth sentence is held out, and sentences that repeat count once"
+        raise UsageError("to grow", f"{MIN_SENTENCES} sentences or more to learn from", str(sentences), remedy)
 
 
 def plan_step(
