@@ -96,7 +96,7 @@ export function App(): JSX.Element {
   );
 }
 
-/** Another view begins at its top and has the focus; one that the reader comes back to stays where it was. */
+/** A new view starts at its top and gets the focus; a view that the reader returns to keeps its scroll position. */
 function useArrival(view: View, main: RefObject<HTMLElement | null>): void {
   const before = useRef(view);
   useEffect(() => {
@@ -109,7 +109,7 @@ function useArrival(view: View, main: RefObject<HTMLElement | null>): void {
   }, [route.value]);
 }
 
-/** A view that cannot be drawn says so, and lets the reader go on. */
+/** A view that cannot be drawn says so; the other views still work. */
 function View({ Body }: { Body: () => JSX.Element }): JSX.Element {
   const [problem, again] = useErrorBoundary();
   useEffect(again, [route.value, page.value]);

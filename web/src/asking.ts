@@ -1,13 +1,13 @@
-/** One question to the server: waits while the server is busy, and tells in words what went wrong. */
+/** Send one request to the server. It waits while the server is busy, and says in words what went wrong. */
 import type { Answer, Question, Refusal } from "./contract";
 
 const MOST_TRIES = 60;
 const SHORTEST_WAIT = 0.25;
 
-/** What the server, or its absence, says; to be shown as it is. */
+/** A message of the server, or about a missing server. It is shown as it is. */
 export class Refused extends Error {}
 
-/** `onWait(true)` while the server has no time. */
+/** Calls `onWait(true)` while the server is busy. */
 export async function answerTo(
   what: "look" | "examine",
   question: Question,

@@ -1,4 +1,4 @@
-/** Where numbers go on a plot, and which of them are written beside it. */
+/** Scales of plots, and the numbers beside them. */
 import { nice, ticks } from "d3-array";
 
 /** The scale, its ticks, and whether a number has a place on it. */
@@ -33,7 +33,7 @@ export function linear([low, high]: [number, number], [from, to]: [number, numbe
   return (value) => from + ((value - low) / (high - low)) * (to - from);
 }
 
-/** The outline through these places; it breaks off where there is none. */
+/** The line through these points; it has a gap where a point is missing. */
 export function outline(places: ([number, number] | null)[]): string {
   return places
     .map((at, i) => (at === null ? "" : `${places[i - 1] ? "L" : "M"}${at[0].toFixed(1)} ${at[1].toFixed(1)}`))
@@ -52,7 +52,7 @@ export function wholeAxis(values: number[], range: [number, number]): Axis {
   };
 }
 
-/** As short as it can be said: 0.2, 20, 1e-5. */
+/** A number in its shortest form: 0.2, 20, 1e-5. */
 export function tickText(tick: number): string {
   const size = Math.abs(tick);
   if (size !== 0 && (size >= 1e5 || size < 1e-4)) return tick.toExponential().replace("e+", "e");

@@ -336,7 +336,7 @@ export interface Answer {
   seconds: number;
 }
 
-/** What the model says, without and with the changes. */
+/** The outputs of the model, without and with the changes. */
 export interface Outputs {
   words: string;
   before: Output[];

@@ -1,8 +1,8 @@
-/** Small controls, all of them plain HTML that keys reach. */
+/** Small controls: plain HTML elements that work with the keyboard. */
 import type { ComponentChildren, JSX } from "preact";
 import { useId } from "preact/hooks";
 
-/** One of a few: radio buttons in a row. */
+/** Choose one of a few options: radio buttons in a row. */
 export function Choice<T extends string>(props: {
   label: string;
   options: readonly T[];
@@ -30,7 +30,7 @@ export function Choice<T extends string>(props: {
   );
 }
 
-/** One of many. */
+/** Choose one of many options. */
 export function Picker(props: {
   label: string;
   options: { value: string; text: string }[];
@@ -50,7 +50,7 @@ export function Picker(props: {
   );
 }
 
-/** One control, with its name before it. */
+/** A control with its name before it. */
 export function Labelled({ label, children }: { label: string; children: ComponentChildren }): JSX.Element {
   return (
     <label class="picker">
@@ -60,7 +60,7 @@ export function Labelled({ label, children }: { label: string; children: Compone
   );
 }
 
-/** Without this one if it was there, with it if not: what a button that stays pressed does. */
+/** The set without this element if it was there, else with it. */
 export function toggled<T>(chosen: ReadonlySet<T>, one: T): Set<T> {
   const next = new Set(chosen);
   if (!next.delete(one)) next.add(one);

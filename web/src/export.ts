@@ -104,7 +104,7 @@ const CARRIED = [
   "text-anchor",
   "dominant-baseline",
 ];
-/** XML has no way to write these. */
+/** Characters that XML cannot contain. */
 const UNWRITABLE = /[\u0000-\u0008\u000b\u000c\u000e-\u001f\ufffe\uffff]|\p{Surrogate}/gu;
 
 function standalone({ picture, ...at }: Placed<SVGSVGElement>): string {
@@ -119,7 +119,7 @@ function standalone({ picture, ...at }: Placed<SVGSVGElement>): string {
   return new XMLSerializer().serializeToString(copy).replace(UNWRITABLE, "·");
 }
 
-/** Finer than on the screen, on the page's paper. */
+/** An image of higher resolution than the screen, on the background of the page. */
 export async function toPng(pictures: Picture[]): Promise<Blob> {
   const all = placed(pictures);
   const { width, height } = sizeOf(all);

@@ -22,7 +22,7 @@ export function RichText({ text }: { text: Rich[] }): JSX.Element {
   return <>{parts}</>;
 }
 
-/** What may not begin a line. */
+/** Characters that must not begin a line. */
 function punctuation(text: string): string {
   return /^[,.;:)?!’]*/.exec(text)?.[0] ?? "";
 }
@@ -79,12 +79,12 @@ function latexOf(formula: Formula): string {
   return attributesOf(formula)["alttext"] ?? "";
 }
 
-/** As it was written, for those who search and for what is far from sight. */
+/** The LaTeX source: it can be searched, and it stands in for formulas that are not on the screen yet. */
 export function latexText(text: Rich[] | null): string {
   return (text ?? []).map((part) => (typeof part === "string" ? part : latexOf(part))).join("");
 }
 
-// Where a line may end ------------------------------------------------------------------------------------------------
+// Line breaks ---------------------------------------------------------------------------------------------------------
 
 const LONG = 24;
 const OPENING = "([{⟨⌊";

@@ -35,7 +35,7 @@ export function Heatmap(props: {
   rows: string[];
   columns: string[];
   label: string;
-  /** Where it is not told: diverging if some values are below zero. */
+  /** By default diverging if some values are below zero. */
   scale?: "sequential" | "diverging";
   /** Draw the square root, so that small weights are seen. */
   gamma?: boolean;
@@ -151,7 +151,7 @@ export function Heatmap(props: {
   );
 }
 
-// Which part is seen ----------------------------------------------------------------------------------------------------
+// The visible part ------------------------------------------------------------------------------------------------------
 
 function everything(rows: number, columns: number): Seen {
   return { rows: { from: 0, to: rows }, columns: { from: 0, to: columns } };
@@ -171,7 +171,7 @@ function moved(seen: Extent, count: number, by: number): Extent {
   return { from, to: from + size };
 }
 
-/** Just so far that this place is seen. */
+/** Scroll only as far as needed to show this cell. */
 function following(seen: Extent, place: number): Extent {
   const by = place < seen.from ? place - seen.from : place >= seen.to ? place - seen.to + 1 : 0;
   return { from: seen.from + by, to: seen.to + by };

@@ -24,7 +24,7 @@ const onPage = signal<OnPage | null>(null);
 /** milliseconds: from the last question to its first picture. */
 export const live = {
   text: signal(""),
-  /** As wanted; as answered they are in what is on the page. */
+  /** The requested changes; those of the last answer are in `onPage`. */
   changes: signal<Changes>(NO_CHANGES),
   now: computed(() => onPage.value?.now ?? null),
   base: computed(() => onPage.value?.base ?? null),
@@ -38,7 +38,7 @@ export const live = {
   start,
 };
 
-/** The model as it is, asked about this text; `whole` once all readings are there. */
+/** The answer of the original model for this text; `whole` is true once it has all readings. */
 interface Known {
   text: string;
   answer: Answer;
@@ -71,7 +71,7 @@ function change(changes: Changes): void {
   if (state.value === "idle") live.error.value = "Type a sentence first: changes are shown on a sentence.";
 }
 
-/** Asks about text and changes as they are when `pause` milliseconds have passed; a question before it is forgotten. */
+/** Ask about the text and the changes after `pause` milliseconds; an earlier question is dropped. */
 function ask(pause: number = TYPING_PAUSE): void {
   clearTimeout(timer);
   question?.abort();
@@ -96,13 +96,13 @@ async function run(stop: AbortSignal): Promise<void> {
   }
 }
 
-/** Changes that were not made are taken back, and why is told; the sentence stays, to be written on. */
+/** Take back changes that the server did not make, and show the reason. The sentence stays and can be edited. */
 function takeBack(why: string | null): void {
   live.error.value = why;
   live.changes.value = onPage.value?.changes ?? NO_CHANGES;
 }
 
-/** First the picture of the sentence, then all its readings; with changes, those of the model as it is come after. */
+/** Ask for the maps of the sentence first, then for all readings. With changes, ask for the original model last. */
 async function look(text: string, changes: Changes, stop: AbortSignal): Promise<void> {
   const changed = changesAnything(changes);
   const asked = performance.now();

@@ -1,4 +1,4 @@
-/** On top of every view of the live page: the sentence, what is changed, and what the model says. */
+/** The bar above every view of the live page: the sentence, the changes, and the outputs of the model. */
 import type { JSX } from "preact";
 import { useEffect } from "preact/hooks";
 import type { Changes } from "./contract";
@@ -99,7 +99,7 @@ function Chips(): JSX.Element | null {
   );
 }
 
-/** The button that was pressed goes with its change; the reader goes on from the sentence. */
+/** The pressed button disappears together with its change, so the focus moves to the sentence. */
 function undo(without: Changes): void {
   live.change(without);
   document.getElementById("live-text")?.focus();

@@ -13,14 +13,14 @@ export function changesAnything({ cut, project, swap }: Changes): boolean {
   return cut.length > 0 || Object.keys(project).length > 0 || Object.keys(swap).length > 0;
 }
 
-/** Cuts a head, or gives it back. */
+/** Cut a head, or restore it. */
 export function cutOrRestore(changes: Changes, head: string): Changes {
   return changes.cut.includes(head)
     ? { ...changes, cut: changes.cut.filter((other) => other !== head) }
     : { ...changes, cut: [...changes.cut, head], project: without(changes.project, head) };
 }
 
-/** Gives a head a form, or, with null, its own attention again. */
+/** Give a head a form; null restores its own attention. */
 export function project(changes: Changes, head: string, form: string | null): Changes {
   const others = without(changes.project, head);
   return {
@@ -30,7 +30,7 @@ export function project(changes: Changes, head: string, form: string | null): Ch
   };
 }
 
-/** Gives a layer a mechanism, or, with null, its own again. */
+/** Give a layer a mechanism; null restores its own. */
 export function swap(changes: Changes, layer: string, mechanism: string | null): Changes {
   const others = without(changes.swap, layer);
   return { ...changes, swap: mechanism === null ? others : { ...others, [layer]: mechanism } };

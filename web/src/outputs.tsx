@@ -1,4 +1,4 @@
-/** What the model says, without and with changes. */
+/** The outputs of the model, without and with changes. */
 import type { JSX } from "preact";
 import type { Output, Outputs } from "./contract";
 import { percent } from "./readings";
@@ -58,7 +58,7 @@ function Said({ title, items, others }: { title?: string; items: Output[]; other
   );
 }
 
-/** Words that the other text does not have, in its order, stand out. */
+/** Highlight the words that are not in the longest common subsequence of both texts. */
 function Marked({ text, other }: { text: string; other: string }): JSX.Element {
   const words = text.split(" ");
   const common = commonPlaces(words, other.split(" "));

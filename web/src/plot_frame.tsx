@@ -86,7 +86,7 @@ interface Placed extends Entry {
   from: number;
 }
 
-/** Beside one another as long as there is room. */
+/** Entries stand side by side while there is room. */
 function inLines(legend: Entry[], size: number, room: number): Placed[][] {
   const lines: Placed[][] = [];
   let next = Infinity;

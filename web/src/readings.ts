@@ -87,7 +87,7 @@ export function alongDepth(exam: Exam, name: string, kind: Kind): (number | null
   return found !== null && found.axes.length === 1 ? numbers(found.value) : null;
 }
 
-/** A list of numbers, or null for what is none. */
+/** A list of numbers, with null for entries that are not numbers. */
 export function numbers(value: Value): (number | null)[] {
   return Array.isArray(value) ? value.map((item) => (typeof item === "number" ? item : null)) : [];
 }
@@ -129,7 +129,7 @@ export function sides(pin: Pin, kind: Kind): { rows: string[]; columns: string[]
 
 // Numbers for people ----------------------------------------------------------------------------------------------------
 
-/** Three digits that count: 0.123, 12.3, 1.2e-5, 1,234. */
+/** Three significant digits: 0.123, 12.3, 1.2e-5, 1,234. */
 export function digits(x: number | null | undefined): string {
   if (x === null || x === undefined || Number.isNaN(x)) return "-";
   if (!Number.isFinite(x)) return x > 0 ? "∞" : "-∞";
@@ -145,7 +145,7 @@ export function doesNotApply(of: Exam, measure: string): boolean {
   return of.notes.some((note) => note.startsWith(`${measure}:`));
 }
 
-/** With its sign, also where it is a plus. */
+/** With its sign, also if it is a plus. */
 export function signed(x: number): string {
   return x > 0 ? `+${digits(x)}` : digits(x).replace("-", "−");
 }

@@ -1,4 +1,4 @@
-/** What the page shows and where in it the reader is. The place is in the address, so that it can be sent to others. */
+/** What the page shows. The view is part of the address, so that it can be sent to others. */
 import { computed, effect, signal } from "@preact/signals";
 import type { Exam, Page, Pin } from "./contract";
 
@@ -37,7 +37,7 @@ const NO_EXAM: Exam = {
 
 export const page = signal<Page>(NOTHING);
 
-// Where the reader is ---------------------------------------------------------------------------------------------------
+// The view in the address -----------------------------------------------------------------------------------------------
 
 const address = signal(location.hash);
 addEventListener("hashchange", () => (address.value = location.hash));
@@ -64,7 +64,7 @@ export const route = computed<Route>(() => {
   return { view, head: null, claim: null };
 });
 
-/** The head that was looked at last: the view Head goes back to it. */
+/** The head that was shown last: the view Head returns to it. */
 export const lastHead = signal<string | null>(null);
 effect(() => {
   lastHead.value = route.value.head ?? lastHead.peek();
@@ -80,7 +80,7 @@ function placeSaid(name: string, count: number): number {
   return Number.isInteger(place) && place >= 0 && place < count ? place : 0;
 }
 
-/** Which examination and which sentence; those that are shown now, where not told. */
+/** Which examination and which sentence; by default those that are shown now. */
 export interface Which {
   exam?: number;
   sentence?: number;
@@ -116,7 +116,7 @@ prefersDark.addEventListener("change", (event) => (wanted.value = event.matches 
 const paper = matchMedia("print");
 export const printing = signal(paper.matches);
 paper.addEventListener("change", (event) => (printing.value = event.matches));
-/** On paper always light. */
+/** Printed pages are always light. */
 export const theme = computed<Theme>(() => (printing.value ? "light" : wanted.value));
 export function turnTheme(): void {
   wanted.value = wanted.value === "dark" ? "light" : "dark";

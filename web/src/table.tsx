@@ -11,7 +11,7 @@ export interface Row {
   href?: string;
 }
 
-/** More would make the browser stand still. */
+/** More rows would freeze the browser. */
 export const MOST_ROWS = 2000;
 
 interface Order {
@@ -111,7 +111,7 @@ function isOfCounts(rows: Row[], column: number): boolean {
   });
 }
 
-/** What is missing last, whichever way. */
+/** Missing values come last, in both directions. */
 function compare(a: Row, b: Row, { column, falling }: Order): number {
   const [one, other] = [a.cells[column] ?? null, b.cells[column] ?? null];
   const missing = Number(one === null) - Number(other === null);

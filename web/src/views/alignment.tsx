@@ -1,4 +1,4 @@
-/** A translation: which words the decoder looked at while it wrote each word, and how the beam search found it. */
+/** A translation: the words that the decoder attended to while it wrote each word, and the beam search. */
 import { useSignal } from "@preact/signals";
 import type { JSX } from "preact";
 import { mapOf } from "../blobs";
@@ -204,7 +204,7 @@ function crossHeads({ slots }: Pin): HeadName[] {
     );
 }
 
-/** Of so many maps. */
+/** A mean of maps; `maps` is their number. */
 interface Mean extends Alignment {
   maps: number;
 }

@@ -173,7 +173,7 @@ function ArcsWithin(props: Drawn): JSX.Element {
   );
 }
 
-/** Two lines of tokens: above those that look, below those that are looked at. */
+/** Two lines of tokens: the queries above, the keys below. */
 function ArcsBetween(props: Drawn): JSX.Element {
   const { arcs, rowsSeen, columnsSeen, rows, columns, focus } = props;
   const most = Math.max(rowsSeen.to - rowsSeen.from, columnsSeen.to - columnsSeen.from);

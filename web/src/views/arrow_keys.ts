@@ -1,4 +1,4 @@
-/** One stop of the tab key for many things: arrow keys move among them. */
+/** Many elements share one stop of the tab key: arrow keys move among them. */
 
 type Place = [number, number];
 
@@ -36,7 +36,7 @@ function placeOf(target: EventTarget | null): Place | null {
   return [column, row];
 }
 
-/** What lies straight ahead comes first, then what lies a little aside: a step aside is as far as `swerve` ahead. */
+/** Elements straight ahead come first. A step to the side counts like `swerve` steps ahead. */
 function cost(from: Place, to: Place, [right, down]: Place, swerve: number): number {
   const [across, along] = [to[0] - from[0], to[1] - from[1]];
   const ahead = across * right + along * down;

@@ -42,7 +42,7 @@ export function hypothesesOf({ beam, translation }: Pin): Hypothesis[][] {
   return steps;
 }
 
-/** What goes on and what ended, the most probable first. */
+/** The hypotheses that are continued and those that ended, the most probable first. */
 function grown(before: Hypothesis[], { kept, ended }: BeamStep, step: number): Hypothesis[] {
   const made = (candidates: BeamStep["kept"], end: boolean) =>
     candidates.map(({ parent: from, token, logprob }, place): Hypothesis => ({
@@ -61,7 +61,7 @@ function grown(before: Hypothesis[], { kept, ended }: BeamStep, step: number): H
   return all;
 }
 
-/** The one that the translation says; else the most probable for its length. */
+/** The hypothesis that is the translation; else the most probable one for its length. */
 function chosenOf(ends: Hypothesis[], translation: string[] | null): Hypothesis | null {
   const said = translation?.join("\u0000");
   const mean = (one: Hypothesis) => one.logprob / (one.step + 1);
@@ -69,12 +69,12 @@ function chosenOf(ends: Hypothesis[], translation: string[] | null): Hypothesis 
   return ends.find((one) => tokensOf(one).join("\u0000") === said) ?? best;
 }
 
-/** From the beginning up to this one. */
+/** The path from the beginning to this hypothesis. */
 export function wayTo(one: Hypothesis): Hypothesis[] {
   return one.parent === null ? [one] : [...wayTo(one.parent), one];
 }
 
-/** What it has written; the end of a sentence is no word. */
+/** The words of a hypothesis; the end of the sentence is not a word. */
 function tokensOf(one: Hypothesis): string[] {
   return wayTo(one)
     .filter(({ step, ended }) => step >= 0 && !ended)
@@ -85,7 +85,7 @@ export function textOf(one: Hypothesis): string {
   return tokensOf(one).map(word).join(" ");
 }
 
-/** Of its last word, given what stood before it. */
+/** The probability of its last word, given the words before it. */
 export function stepProbability(one: Hypothesis): number {
   return Math.min(1, Math.exp(one.logprob - (one.parent?.logprob ?? 0)));
 }

@@ -1,4 +1,4 @@
-/** Which statements are shown: by words, by verdict, by document. */
+/** Filters of the statements: by words, by verdict, by document. */
 import type { Claim } from "../contract";
 import { latexText } from "../formula";
 
@@ -31,7 +31,7 @@ export const SORTS: Record<Sort, { mark: string; words: string }> = {
 
 interface Wanted {
   words: string;
-  /** All of them, if none is named. */
+  /** If none is named, all are shown. */
   sorts: ReadonlySet<Sort>;
   document: string;
 }
@@ -46,7 +46,7 @@ export function sortOf(claim: Claim): Sort {
   return documentOf(claim) === "D" ? "own" : claim.verdict;
 }
 
-/** Without a look at its verdict. */
+/** Whether a statement passes the filters other than the verdict. */
 export function mentions(claim: Claim, wanted: Wanted): boolean {
   if (wanted.document !== "" && documentOf(claim) !== wanted.document) return false;
   const words = wanted.words.toLowerCase().split(/\s+/).filter(Boolean);

@@ -1,4 +1,4 @@
-/** Two examinations side by side: what differs, how surely, and where it is seen. */
+/** Two examinations side by side: what differs, how certain it is, and where to see it. */
 import type { JSX } from "preact";
 import type { Comparison, Exam, HeadMatch, Kind } from "../contract";
 import { live } from "../live";
@@ -150,7 +150,7 @@ function described({ label, model, corpus }: Exam): [string, string][] {
   ];
 }
 
-/** Heads that were cut, that are new, or that nothing matches to a head of the other model. */
+/** Heads that were cut, heads that are new, and heads without a match in the other model. */
 function HeadsOfOne({
   before,
   after,

@@ -1,4 +1,4 @@
-/** What happens from layer to layer: do tokens become the same, which way came the output, how sharp is attention. */
+/** Changes from layer to layer: whether tokens become the same, the paths of the output, how sharp attention is. */
 import { useSignal } from "@preact/signals";
 import type { JSX } from "preact";
 import type { Kind } from "../contract";

@@ -1,4 +1,4 @@
-/** Which way the output came: by how many attention layers, and from which heads. */
+/** The paths of the output: the number of attention layers they pass, and the heads they come from. */
 import type { JSX } from "preact";
 import type { Kind, Reading } from "../contract";
 import { Figure } from "../figure";
@@ -125,7 +125,7 @@ function whoWrote(kind: Kind): JSX.Element | null {
   );
 }
 
-/** Of the numbers that are there; null if there are none. */
+/** The mean of the numbers that are not null; null if there are none. */
 function sum(values: (number | null)[]): number | null {
   const there = values.filter((value) => value !== null);
   return there.length === 0 ? null : there.reduce((total, value) => total + value, 0);

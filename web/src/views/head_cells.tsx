@@ -7,9 +7,9 @@ import { KeyedPlot } from "./keyed_plot";
 
 export interface Cell {
   value: number | null;
-  /** Stands in the place of a number that is not there; a dash if nothing else is said. */
+  /** Shown where a number is missing; a dash by default. */
   text?: string;
-  /** Told when the mouse is on it: "head 3.7". */
+  /** Shown when the mouse is on it: "head 3.7". */
   name: string;
   href?: string;
 }

@@ -36,7 +36,7 @@ function roleFact(head: HeadName): JSX.Element | null {
   );
 }
 
-/** "band (any weights up to two tokens away): explains 70 %; error 0.251 per query (zero map: 0.832)" */
+/** "band (any weights up to two tokens away): explains 70 %; error 0.251 per query (map of zeros: 0.832)" */
 function formSentence(head: HeadName): string | null {
   const of = exam.value;
   const form = formOf(of, head);
@@ -47,7 +47,7 @@ function formSentence(head: HeadName): string | null {
   const explains = share === null ? "" : `: explains ${share}`;
   const named = `${closestName(of, head, form)}${words ? ` (${words})` : ""}${explains}`;
   const numbers = typeof error === "number" ? `; error ${digits(error)} per query` : "";
-  const against = numbers !== "" && typeof nothing === "number" ? ` (zero map: ${digits(nothing)})` : "";
+  const against = numbers !== "" && typeof nothing === "number" ? ` (map of zeros: ${digits(nothing)})` : "";
   return `${noFormSentence(of, head) ?? named}${numbers}${against}`;
 }
 

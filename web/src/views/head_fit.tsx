@@ -84,7 +84,7 @@ export function HeadForms({ head }: { head: HeadName }): JSX.Element | null {
       words={
         <>
           Error per query, mean over all sentences: 0 is a perfect fit, 2 the worst.{" "}
-          {typeof nothing === "number" && `The dashed line is the error of a zero map (${digits(nothing)}). `}More
+          {typeof nothing === "number" && `The dashed line is the error of a map of zeros (${digits(nothing)}). `}More
           flexible forms always fit better.{" "}
           {none === null
             ? "The highlighted form fits best when all forms are given the same description length."
@@ -104,7 +104,7 @@ export function HeadForms({ head }: { head: HeadName }): JSX.Element | null {
         }))}
         x="error"
         label={`Errors of structured forms for head ${shown(of, head)}`}
-        {...(typeof nothing === "number" ? { reference: { value: nothing, name: "zero map" } } : {})}
+        {...(typeof nothing === "number" ? { reference: { value: nothing, name: "map of zeros" } } : {})}
       />
     </Figure>
   );

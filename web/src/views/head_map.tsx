@@ -69,7 +69,7 @@ function weightTable(map: Float32Array, rows: string[], columns: string[]): Tabl
   };
 }
 
-/** Where the page was too large for the whole map. */
+/** For heads whose whole map was left out to keep the page small. */
 export function SmallMap({ head }: { head: HeadName }): JSX.Element {
   const picture = useThumbnails()?.get(head.name);
   return (

@@ -1,4 +1,4 @@
-/** How far from itself a head looks. */
+/** Attention by the distance between query and key. */
 import type { JSX } from "preact";
 import { Figure } from "../figure";
 import { Curves } from "../plot";

@@ -92,7 +92,7 @@ export function Place({ head }: { head: HeadName }): JSX.Element {
   );
 }
 
-/** Hollow where a head plays no role. */
+/** A ring if the head has no role. */
 function squareInk(label: string, here: boolean) {
   const colour = roleColour(label);
   return { fill: colour, stroke: colour, "fill-opacity": label === "none" ? 0.08 : here ? 1 : 0.6 };

@@ -27,7 +27,7 @@ interface Strip {
   found: Reading;
   value: number;
   interval: [number, number] | null;
-  /** Of all heads, this one too. */
+  /** The values of all heads, with this one. */
   others: { head: HeadName; value: number }[];
 }
 

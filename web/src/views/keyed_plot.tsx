@@ -1,4 +1,4 @@
-/** A picture as large as it says, with things in it among which arrow keys move. */
+/** A picture of a given size. Arrow keys move among the elements in it. */
 import type { ComponentChildren, JSX } from "preact";
 import { onArrowKey } from "./arrow_keys";
 

@@ -27,12 +27,12 @@ import { formOf } from "./roles";
 interface Judgement {
   name: string;
   title: string;
-  /** What the smallest and the largest say; the more telling end is shown first. */
+  /** What the smallest and the largest values mean; the end that matters more is shown first. */
   low?: string;
   high?: string;
   /** What to do about it. */
   command?: string;
-  /** Which of them are listed, and what is said if none is. */
+  /** Which values are listed, and the text to show if there are none. */
   listed?: (one: Judged) => boolean;
   nowhere?: string;
 }
@@ -96,7 +96,7 @@ const JUDGEMENTS: Judgement[] = [
 ];
 const MOST_BARS = 10;
 const MOST_PROJECTED = 3;
-/** Heads of a layer that have room beside the bars. */
+/** The number of heads of a layer that fit beside the bars. */
 const WIDEST = 12;
 const MORE = "attnworks examine MODEL --measures importance,ablation,bottleneck,redundancy,structure --out EXAM";
 

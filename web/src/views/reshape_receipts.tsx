@@ -25,7 +25,7 @@ export function ReceiptsPart({ receipts }: { receipts: Receipt[] }): JSX.Element
   );
 }
 
-/** Says that a model was not reshaped only where that is known: live, its folder was read. */
+/** Only the live page knows that a model was not reshaped, because it reads the folder of the model. */
 function NoReceipts(): JSX.Element {
   const done = exam.value.model.lineage?.reshapes ?? [];
   if (done.length > 0) {
@@ -114,7 +114,7 @@ function inModel(one: string, other: string): number {
   return kind(one) - kind(other) || one.localeCompare(other, "en", { numeric: true });
 }
 
-/** The loss in words, at the length asked for if there is one: what was expected and what came. */
+/** The predicted and the measured loss in words, at the requested length if there is one. */
 function said({ loss: ofSentences, loss_at_length: long, objective }: Receipt): string {
   const loss = long ?? ofSentences;
   const where = long === null ? "" : ` on ${textsOf(long.tokens)}`;
@@ -227,7 +227,7 @@ function Facts({ facts }: { facts: Record<string, number> }): JSX.Element | null
   );
 }
 
-/** Within the interval of measurement there is no change to speak of. */
+/** If the interval contains 1, there is no measurable change. */
 function timeChange(time: number, interval: Interval | null): string {
   if (interval === null) return share(1, time);
   const ends = `95 % interval ${digits(interval[0])} to ${digits(interval[1])}`;

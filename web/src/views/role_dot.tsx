@@ -1,4 +1,4 @@
-/** The colour of a role, as a dot; a ring where a head plays none. */
+/** The colour of a role, as a dot; a ring if the head has no role. */
 import type { JSX } from "preact";
 import { roleColour } from "../colour";
 import "./role_dot.css";

@@ -92,7 +92,7 @@ export function formOf(exam: Exam, head: HeadName): string {
 }
 
 const FORMS: Record<string, string> = {
-  zero: "zero map",
+  zero: "map of zeros",
   uniform: "uniform",
   identity: "diagonal",
   offset: "shifted diagonal",
@@ -139,7 +139,7 @@ export function noFormSentence(exam: Exam, head: HeadName): string | null {
   const share = explainedShare(exam, head);
   if (closest === "" || closest === "none" || share === null) return "no structured form";
   const explained = Number(ofHead(exam, "structure.explained", head));
-  if (explained <= 0) return "no structured form fits it: each has a larger error than a zero map";
+  if (explained <= 0) return "no structured form fits it: each has a larger error than a map of zeros";
   if (closest === "uniform") return `no structured form; uniform attention explains ${share}`;
   const name = closestName(exam, head, closest);
   const reason = explained < 0.5 ? "no pattern explains half of it" : "no pattern is worth its complexity";

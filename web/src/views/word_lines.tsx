@@ -31,7 +31,7 @@ interface Link {
 const FONT = 14;
 const LETTERS = 18;
 const FAINTEST = 0.04;
-/** Of the word that is chosen. */
+/** The weights of the word that is chosen. */
 const FAINTEST_CHOSEN = 0.005;
 
 export function WordLines(props: Alignment & { strongest: boolean; label: string }): JSX.Element {
@@ -115,7 +115,7 @@ export function WordLines(props: Alignment & { strongest: boolean; label: string
   );
 }
 
-// What is said --------------------------------------------------------------------------------------------------------
+// In words ------------------------------------------------------------------------------------------------------------
 
 function weightsOf({ read, written, weights }: Alignment, { side, place }: Chosen): number[] {
   return side === "written"
@@ -141,7 +141,7 @@ function sentenceOf(alignment: Alignment, chosen: Chosen): string {
     : `“${own}” gets the most attention while the model writes ${three.join(", ")}`;
 }
 
-/** All that can be seen, or for every word written just the strongest; sizes of weights, of 1 or of the largest. */
+/** Controls: show all lines, or the strongest line of each written word; scale weights by 1 or by the largest. */
 function linksOf({ read, written, weights }: Alignment, strongest: boolean): Link[] {
   const top = weights.reduce((most, weight) => Math.max(most, Math.abs(weight)), 1);
   return written.flatMap((_, row) => {
@@ -156,7 +156,7 @@ function linksOf({ read, written, weights }: Alignment, strongest: boolean): Lin
   });
 }
 
-// Where it stands -----------------------------------------------------------------------------------------------------
+// Layout --------------------------------------------------------------------------------------------------------------
 
 interface Spot {
   x: number;
@@ -183,7 +183,7 @@ function layoutOf(alignment: Alignment, room: number): Layout {
 }
 
 const SPACE = 6;
-/** So many times as wide as it must be. */
+/** The width as a multiple of the smallest possible width. */
 const LOOSE = 1.6;
 
 function widths(words: string[]): number[] {
