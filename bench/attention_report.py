@@ -15,8 +15,8 @@ from attnworks.core.timing import Race
 ROOF = "matrix product"
 YARDSTICK = "dense (SDPA)"
 HEADINGS = {
-    "default": "Malloc as it comes",
-    "warm": "A malloc that keeps its pages",
+    "default": "With the default malloc",
+    "warm": "With a malloc that keeps its pages",
 }
 
 
@@ -31,13 +31,16 @@ def page(results: dict[str, Any]) -> str:
     settings = results["settings"]
     when = f", {settings['when']}" if settings["when"] else ""
     parts = [
-        "# Attention cores beside their peers",
+        "# Attention compared with other libraries",
         "Written by `bench/attention.py`. One sequence, 8 heads of width 64, float32, projections left out; "
-        f"{settings['threads']} threads of {results['cores']} cores, torch {settings['torch']}{when}. All contestants "
-        f'take turns; times are medians of {settings["rounds"]} rounds, "ours" is the median of the ratios inside the '
-        "rounds (above 1: attnworks is faster), and the share is that of a large matrix product in the same rounds: "
-        "flops of the function (three times as many with the backward pass) over time. Pairs are forward / "
-        f"forward and backward. Skipped is what takes longer than {settings['limit']:g} s or does not fit.",
+        f"{settings['threads']} threads of {results['cores']} cores, torch {settings['torch']}{when}. All programs "
+        f"take turns, and times are medians of {settings['rounds']} rounds. Where a cell has two numbers, the first is "
+        "the forward pass and the second is the forward and backward pass together.",
+        '- The column "ours" is the median over the rounds of the time of the other program divided by the time of '
+        "attnworks. Above 1 attnworks is faster.\n"
+        '- The column "share" is the speed as a share of the speed of a large matrix product in the same rounds. Speed '
+        "is FLOPs over time; with the backward pass three times the FLOPs are counted.\n"
+        f"- A program that takes longer than {settings['limit']:g} s, or does not fit into memory, is not timed.",
         "![Time against length](bench_attention.svg)",
     ]
     for allocator, heading in ((name, HEADINGS[name]) for name in results["times"]):
@@ -119,9 +122,9 @@ def _remarks(results: dict[str, Any]) -> str:
         for one in results["contestants"]
     ]
     told = (
-        "Before timing, each contestant is held to what it should compute: its outputs at n = 1,024, and its gradients "
-        "where it has a backward pass; in steps, its first outputs. One that computes another function is not checked: "
-        "its line says what it does instead."
+        "Before timing, the outputs of each program at n = 1,024 are compared with those of a reference, and its "
+        "gradients where it has a backward pass; with one step at a time, its first outputs. A program that computes "
+        "another function is not checked: its line says what it computes instead."
     )
     return told + "\n\n" + "\n".join(lines)
 
