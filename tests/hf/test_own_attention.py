@@ -138,3 +138,13 @@ def test_blocks_without_attention_are_passed_over() -> None:
     assert [len(row) for row in entropy.value] == [0, exam.model["heads"]["dec.1"]], "row l is layer l"
     assert {*entropy.to_frame()["layer"]} == {*exam.to_frame()["layer"]} == {1}
     assert not any("saturation was not computed" in note for note in exam.notes)
+
+
+def test_the_cost_of_models_with_unusual_blocks() -> None:
+    """Jamba has blocks without attention, and DeBERTa gives a parameter to a module as its input."""
+    for name, closed in (("jamba", False), ("deberta", True)):
+        model = shared(name)
+        exam = attnworks.examine(model, list(TEXTS), tokenizer=tiny_tokenizer(model), measures="cost", pin=())
+        cost = exam.model["cost"]
+        assert cost["counted_flops"] > 0 and (cost["predicted_flops"] is not None) is closed
+        assert all(parameter.requires_grad for parameter in model.parameters())

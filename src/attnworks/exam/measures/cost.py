@@ -60,7 +60,9 @@ def block_cost(anatomy: BlockAnatomy, tokens: int, source: int | None = None) ->
             continue
         if part.weights is None or part.attention is None:
             asked, got = f"the cost of {anatomy.kind} layer {anatomy.layer}", type(part.branch).__name__
-            raise UsageError(asked, "attention whose weights are known", got, "count it with measured_flops")
+            raise UsageError(
+                asked, "attention whose weights are known", got, "use measured_flops of attnworks.exam.measures.cost"
+            )
         keys = tokens if part.role == "self" or source is None else source
         costs[part.role] = attention_cost(part.weights(), tokens, keys)
         elsewhere |= {*part.attention.parameters(), *part.branch.parameters()}
@@ -93,8 +95,15 @@ def measured_flops(model: nn.Module, run: Callable[[], object]) -> MeasuredFlops
     fused: Any = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
     flops: dict[Any, Any] = {fused: lambda Q, K, V, *args, **options: sdpa_flop_count(Q, K, V)}
     counter = FlopCounterMode(display=False, custom_mapping=flops)
-    with counter, torch.no_grad():
-        run()
+    trained = [p for p in model.parameters() if p.requires_grad]
+    for parameter in trained:  # torch's counter fails without gradients where a parameter is the input of a module
+        parameter.requires_grad_(False)
+    try:
+        with counter, torch.no_grad():
+            run()
+    finally:
+        for parameter in trained:
+            parameter.requires_grad_(True)
     counts = {name: sum(by_operator.values()) for name, by_operator in counter.get_flop_counts().items()}
     root = type(model).__name__
     named = {name: counts.get(f"{root}.{name}" if name else root, 0) for name, _ in model.named_modules()}
@@ -102,17 +111,23 @@ def measured_flops(model: nn.Module, run: Callable[[], object]) -> MeasuredFlops
 
 
 def cost_of_sentence(subject: Subject, sentence: Batch) -> dict[str, Any]:
-    """Parameters, FLOPs and bytes of every part for a batch of one sentence, and the FLOPs that torch counts."""
+    """Parameters, FLOPs and bytes of every part for a batch of one sentence, and the FLOPs that torch counts.
+
+    Blocks without attention, as in Jamba, have no closed form: they are not among the parts, and the sum is None.
+    """
     lengths = {"encoder": sentence.source.ids.shape[1], "decoder": sentence.sides("decoder")[0].ids.shape[1]}
+    blocks = subject.blocks or ()
+    known = [block for block in blocks if all(part.role == "mlp" or part.weights is not None for part in block.parts)]
     parts = {
         f"{block.kind} {block.layer} {part}": cost._asdict()
-        for block in subject.blocks or ()
+        for block in known
         for part, cost in block_cost(block, lengths[block.kind], lengths["encoder"]).items()
     }
+    whole = len(known) == len(blocks)
     return {
         "tokens": lengths,
         "parts": parts,
-        "predicted_flops": sum(cost["flops"] for cost in parts.values()),
+        "predicted_flops": sum(cost["flops"] for cost in parts.values()) if whole else None,
         "counted_flops": measured_flops(subject.model, lambda: subject.run(sentence)).total,
     }
 
