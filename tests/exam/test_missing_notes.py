@@ -97,6 +97,12 @@ def test_models_without_special_tokens() -> None:
     )
 
 
+def test_residuals_that_are_measured_for_a_sample_of_sentences() -> None:
+    (note,) = notes_of("bert", "residuals", ["it is very red ."])
+    assert note.startswith("residuals.composite, ")
+    assert note.endswith("they are measured for one sentence in 16, and none was drawn; give more text")
+
+
 def test_role_labels_of_cross_attention_to_sources_that_are_far_shorter() -> None:
     """Only cross-attention has no labels; the number of sentences is not blamed for it."""
     run = attnworks.open(tiny_run())

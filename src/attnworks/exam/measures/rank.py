@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from attnworks.core.places import Slot
 from attnworks.core.tensors import widened
 from attnworks.exam.linalg.krylov import SMALL_MATRIX, leading_singular_value
 from attnworks.exam.linalg.residual import NORMS, residual_norm
 from attnworks.exam.linalg.spectrum import effective_rank, over_threads, rank_for_energy, second_ratio, singular_values
 from attnworks.exam.measure import BY_DEPTH, MEASURES, Measure, ReadingSpec, Sample, Samples, sampled_sentences
+from attnworks.exam.reading import Readings
 from attnworks.traces.layer import StreamTrace
 
 BY_LINEAR_PROGRAM = ("inf", "composite")
@@ -157,6 +161,11 @@ class Residuals(Measure):
 
         scales = (("", "over size; 0: all tokens the same"), ("_absolute", "as it is"))
         return tuple(spec(norm, suffix, words) for norm in NORMS for suffix, words in scales)
+
+    def why_missing(self, name: str, slots: Sequence[Slot], readings: Readings) -> str | None:
+        if name.removeprefix("residuals.").removesuffix("_absolute") not in BY_LINEAR_PROGRAM:
+            return None
+        return f"they are measured for one sentence in {LINEAR_PROGRAM_ONE_IN}, and none was drawn; give more text"
 
     def stream(self, stream: StreamTrace) -> Samples:
         real = stream.tokens.real
