@@ -141,7 +141,7 @@ def long(asked: argparse.Namespace) -> None:
     """Accuracy and forward time at 4096 tokens, before and after the advised mix, and after healing."""
     task = TASKS[asked.task]
     model = _trained(asked.task, task, asked.model)
-    settings = LongRangeSettings(length=LONG, batch=1, held_out=64)
+    settings = LongRangeSettings(length=LONG, batch_size=1, held_out=64)
     text_loss = _judge(model, task, "test", 8)
     advice = find_advice(
         ReshapeContext(text_loss.original, text_loss, LONG, _say), max_error=asked.max_error, length=LONG
@@ -182,10 +182,10 @@ def _trained(name: str, task: LongRangeTask, cache: Path | None) -> Classifier:
         load_model(model, cache)
         return model.eval()
     train_cell_model(
-        model, name, "dense", 0, LongRangeSettings(steps=600, length=256, batch=16, learning_rate=1e-3), _tell
+        model, name, "dense", 0, LongRangeSettings(steps=600, length=256, batch_size=16, learning_rate=1e-3), _tell
     )
     for seed, steps, first, rate in ((1, 80, 512, 1e-4), (2, 130, 1024, 2e-4)):
-        settings = LongRangeSettings(steps=steps, first=first, length=LONG, batch=2, learning_rate=rate)
+        settings = LongRangeSettings(steps=steps, first=first, length=LONG, batch_size=2, learning_rate=rate)
         train_cell_model(model, name, "dense", seed, settings, _tell)
     if cache is not None:
         save_model(model, str(cache))
