@@ -6,9 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 from torch import nn
 
 import attnworks
+from attnworks.cli import main
 from attnworks.core.errors import AttnworksError
 from attnworks.text.vocabulary import Vocabulary
 from attnworks.traces.own import OwnSubject
@@ -168,6 +170,24 @@ def test_activations_that_are_not_there(gpt2: Any, name: str) -> None:
         cache.__getitem__, name,
     )  # fmt: skip
     assert cache.get(name) is None and name not in cache
+
+
+def test_a_stream_that_is_not_there(gpt2: Any) -> None:
+    residual = attnworks.trace(gpt2, TEXT).residual
+    refused(
+        "the residual stream 'encoder': expected 'decoder', got another name; use its name",
+        residual.__getitem__, "encoder",
+    )  # fmt: skip
+    assert residual.get("encoder") is None and [*residual] == ["decoder"]
+
+
+@pytest.mark.parametrize(
+    ("command", "option", "meant"),
+    [("swap", "--mechanism", "--to"), ("train", "--lr", "--learning-rate"), ("prune", "--amount", "--keep")],
+)
+def test_options_of_other_tools(command: str, option: str, meant: str) -> None:
+    result = CliRunner().invoke(main, [command, "model", option, "1"])
+    assert result.exit_code == 2 and f"No such option '{option}'. Did you mean '{meant}'" in result.stderr
 
 
 def test_parts_of_a_model_below_an_output_layer(gpt2: Any) -> None:

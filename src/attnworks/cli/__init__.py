@@ -110,7 +110,7 @@ def _escaped() -> Iterator[None]:
     except click.ClickException as error:
         message = error.message
         if isinstance(error, click.NoSuchOption):
-            if named := _options_with_initials(error):
+            if named := _options_meant(error):
                 vars(error)["possibilities"] = named
             if any(error.option_name in option.opts for option in main.params if option.expose_value):
                 message += f" Write it before the command: attnworks {error.option_name} ..."
@@ -118,12 +118,17 @@ def _escaped() -> Iterator[None]:
         raise
 
 
-def _options_with_initials(error: click.NoSuchOption) -> list[str]:
-    """The options of the command whose words begin with these letters: --learning-rate for --lr."""
+def _options_meant(error: click.NoSuchOption) -> list[str]:
+    """The options that were meant: --learning-rate by --lr, and --to by --mechanism."""
+    from attnworks.core.suggestions import arguments_meant
+
     command = None if error.ctx is None else error.ctx.command
-    options = [name for option in (command.params if command else ()) for name in option.opts]
-    letters = error.option_name.lstrip("-")
-    return [name for name in options if "".join(word[:1] for word in name.lstrip("-").split("-")) == letters]
+    options = {_argument(name): name for option in (command.params if command else ()) for name in option.opts}
+    return [options[name] for name in arguments_meant(_argument(error.option_name), [*options])]
+
+
+def _argument(option: str) -> str:
+    return option.lstrip("-").replace("-", "_")
 
 
 @click.group(cls=Verbs, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
@@ -144,7 +149,7 @@ def main(ctx: click.Context, plugins: tuple[str, ...]) -> None:
       attnworks examine runs/quick --out exams/quick
       attnworks prune runs/quick --keep 0.75 --out runs/pruned
 
-    Exit codes: 0 done, 1 could not be done, 2 wrong usage, 130 stopped by Ctrl-C.
+    Exit codes: 0 done, 1 failed on the way, 2 refused for the reason given, 130 stopped by Ctrl-C.
     """
     if not ctx.meta.get(_FOR_HELP):
         load_requested(plugins)

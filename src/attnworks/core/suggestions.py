@@ -82,13 +82,17 @@ def argument_instead(name: str, known: Collection[str]) -> str:
     >>> argument_instead("lr", ["out", "learning_rate"]), argument_instead("amount", ["out", "keep"])
     ("did you mean 'learning_rate'?", "did you mean 'keep'?")
     """
-    initials = [argument for argument in known if name == "".join(word[:1] for word in argument.split("_"))]
-    translated = [argument for argument in known if argument == _ARGUMENTS.get(name)]
     shared = [argument for argument in known if _words(name) < _words(argument) or _words(argument) < _words(name)]
     contained = difflib.get_close_matches(name, shared, n=1, cutoff=0.0)
     close = difflib.get_close_matches(name, known, n=1)
-    found = [*initials, *translated, *contained, *close]
+    found = [*arguments_meant(name, known), *contained, *close]
     return f"did you mean {found[0]!r}?" if found else f"it has {', '.join(known)}"
+
+
+def arguments_meant(name: str, known: Iterable[str]) -> list[str]:
+    """The arguments whose words begin with these letters, and what an argument of another tool is called here."""
+    initials = [argument for argument in known if name == "".join(word[:1] for word in argument.split("_"))]
+    return [*initials, *(argument for argument in known if argument == _ARGUMENTS.get(name))]
 
 
 def _words(name: str) -> set[str]:

@@ -97,6 +97,17 @@ class Activations(ShownTable):
         return title, ("head", "largest weight of a query, on average"), rows
 
 
+class _Streams(dict[Kind, Tensor]):
+    """The residual streams of a model; an error with their names for any other."""
+
+    def __missing__(self, name: object) -> Tensor:
+        first = next(iter(self), None)
+        remedy = "examine another model" if first is None else f"use residual[{first!r}]"
+        raise UsageError(
+            f"the residual stream {name!r}", " or ".join(map(repr, self)) or "a stack", "another name", remedy
+        )
+
+
 class TraceCache(ShownTable, Mapping[str, Activations]):
     """Every activation of one text by name.
 
@@ -119,7 +130,7 @@ class TraceCache(ShownTable, Mapping[str, Activations]):
         tokens: tuple[str, ...],
         target: tuple[str, ...] | None,
     ) -> None:
-        self.layers, self.residual, self.hidden, self.logits = dict(layers), dict(residual), hidden, logits
+        self.layers, self.residual, self.hidden, self.logits = dict(layers), _Streams(residual), hidden, logits
         self.tokens, self.target = tokens, target
 
     def __getitem__(self, name: str | int | tuple[int | str, ...]) -> Activations:
