@@ -222,7 +222,7 @@ def test_the_command_prints_tables_or_json_and_draws(tmp_path: Path) -> None:
     code, stdout, stderr = command(*options, "--json")
     assert code == 0 and json.loads(stdout) == json.loads((tmp_path / "out" / RESULTS_FILE).read_text())
     code, _, stderr = command(*options, "--steps", 3)
-    assert code == 1 and "the same settings" in stderr and "Traceback" not in stderr
+    assert code == 2 and "the same settings" in stderr and "Traceback" not in stderr
 
 
 def _made_up(way: str, losses: list[list[float]]) -> list[GrowthRun]:

@@ -52,7 +52,7 @@ def test_it_names_projects_draws_goes_on_and_refuses_other_settings(options: lis
     again, stdout, _ = experiment(*options, "--json")
     assert again == 0 and json.loads(stdout) == report
     code, _, stderr = experiment(*options, "--eps", "0.3")
-    assert code == 1 and "the same settings" in stderr and "Traceback" not in stderr
+    assert code == 2 and "the same settings" in stderr and "Traceback" not in stderr
 
 
 @pytest.mark.smoke
@@ -60,4 +60,4 @@ def test_a_folder_of_something_else_is_refused(options: list[str], tmp_path: Pat
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "run.json").write_text("{}")
     code, _, stderr = experiment(*options)
-    assert code == 1 and "a new folder, or one with the experiment" in stderr
+    assert code == 2 and "a new folder, or one with the experiment" in stderr

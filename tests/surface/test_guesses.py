@@ -175,7 +175,7 @@ def test_activations_that_are_not_there(gpt2: Any, name: str) -> None:
 def test_a_stream_that_is_not_there(gpt2: Any) -> None:
     residual = attnworks.trace(gpt2, TEXT).residual
     refused(
-        "the residual stream 'encoder': expected 'decoder', got another name; use its name",
+        "the residual stream 'encoder': expected 'decoder', got another name; use residual['decoder']",
         residual.__getitem__, "encoder",
     )  # fmt: skip
     assert residual.get("encoder") is None and [*residual] == ["decoder"]

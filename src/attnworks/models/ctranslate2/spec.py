@@ -148,7 +148,7 @@ def _set_attention(spec: Any, attention: MultiHead, residual: Residual, heads: i
     spec.queries_scale = attention.scoring.scale if attention.config.heads else 1.0
 
 
-def _padded(W: Float[Tensor, "h d e"], heads: int, width: int) -> Float[Tensor, "h d e"]:
+def _padded(W: Float[Tensor, "h d e"], heads: int, width: int) -> Float[Tensor, "n w e"]:
     """The matrices of a layer with zeros for missing heads and for missing columns of narrower heads."""
     return F.pad(W, (0, 0, 0, width - W.shape[1], 0, heads - W.shape[0]))
 
