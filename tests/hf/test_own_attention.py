@@ -148,3 +148,10 @@ def test_the_cost_of_models_with_unusual_blocks() -> None:
         cost = exam.model["cost"]
         assert cost["counted_flops"] > 0 and (cost["predicted_flops"] is not None) is closed
         assert all(parameter.requires_grad for parameter in model.parameters())
+
+
+@pytest.mark.parametrize(("model_type", "towers"), [("llava", ["model.vision_tower"]), ("llama", []), ("whisper", [])])
+def test_parts_that_read_no_text_are_named(model_type: str, towers: list[str]) -> None:
+    subject = HFSubject(tiny_model(model_type).model, model_type)
+    found = [remark for remark in subject.remarks_on_layers() if remark.startswith("not examined: ")]
+    assert found == [f"not examined: {tower}, as only the part that reads text is" for tower in towers]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import replace
 from inspect import signature
@@ -248,7 +248,14 @@ class HFSubject(Subject):
             remarks.append(f"passed over: {listed_layers(slots)} ({why})")
         for name, slots in self._mixers().items():
             remarks.append(f"passed over: {listed_layers(slots)} (no attention, but {name})")
+        if towers := self._other_towers():
+            remarks.append(f"not examined: {', '.join(towers)}, as only the part that reads text is")
         return tuple(remarks)
+
+    def _other_towers(self) -> list[str]:
+        """The parts of a model that read pictures or sound."""
+        inputs = {name: {*_main_inputs(part)} for name, part in self.model.named_modules()}
+        return [name for name, found in inputs.items() if found and "input_ids" not in found]
 
     def _mixers(self) -> dict[str, list[Slot]]:
         """The class of each block without attention -> its layers."""
@@ -267,6 +274,11 @@ class HFSubject(Subject):
                 return False
             self._bilinear[slot] = linear_queries(X, Q, read_weights())
         return self._bilinear[slot]
+
+
+def _main_inputs(part: nn.Module) -> Iterator[str]:
+    """What a part of a model and the parts inside it read: ids of tokens, pictures, sound."""
+    return (module.main_input_name for module in part.modules() if hasattr(module, "main_input_name"))  # pyright: ignore
 
 
 def _guess_stacks(base: nn.Module, kinds: dict[nn.Module, Kind]) -> Stacks:
