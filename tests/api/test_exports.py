@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import json
 from pathlib import Path
 from typing import Any
 
@@ -53,10 +54,10 @@ def test_even_heads_that_transformers_can_represent(tmp_path: Path) -> None:
     keep_heads_by_layer(model, kept)
     subject = attnworks.wrap(model, tiny_tokenizer("llama"))
     subject.save(tmp_path / "ours")
-    with pytest.raises(Exception, match="attnworks-llama"):
-        transformers.AutoModel.from_pretrained(tmp_path / "ours")
+    assert json.loads((tmp_path / "ours" / "config.json").read_text())["model_type"] == "attnworks-llama"
     attnworks.export(subject, to="safetensors", out=tmp_path / "plain")
     plain = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "plain", dtype=torch.float64).eval()
+    assert json.loads((tmp_path / "plain" / "config.json").read_text())["model_type"] == "llama"
     ids = torch.tensor([[5, 6, 7, 8]])
     torch.testing.assert_close(plain(ids).logits, model.double()(ids).logits, rtol=1e-4, atol=1e-5)
 

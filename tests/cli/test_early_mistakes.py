@@ -72,7 +72,7 @@ def test_a_mistyped_command_gets_the_nearest(words: list[str], nearest: str) -> 
 
 def test_a_command_like_no_other_gets_the_list() -> None:
     result = CliRunner().invoke(main, ["xyzzy"])
-    assert result.exit_code == 2 and "Choose one of train, translate, count" in result.output
+    assert result.exit_code == 2 and "Choose one of train, translate, export, count" in result.output
 
 
 @pytest.mark.parametrize(

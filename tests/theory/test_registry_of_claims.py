@@ -152,7 +152,7 @@ def test_seeds_that_are_none(seed: Any) -> None:
 def test_one_claim_is_asked_for_by_one_id() -> None:
     with pytest.raises(UsageError, match="expected the id of one, got 22 of them"):
         claim("S1")
-    with pytest.raises(UsageError, match="ids as texts"):
+    with pytest.raises(UsageError, match="expected ids, one after the other, got "):
         find_claims(["S2", "D9"])  # pyright: ignore[reportArgumentType]
 
 

@@ -85,8 +85,10 @@ class Grow(Reshape):
 
     def asked(self, model: nn.Module) -> Widths | None:
         """Places, kinds and widths that were asked for; None if they are to be chosen."""
+        if self.where == AUTO:
+            return None
         counts = {slot: part.heads for slot, part in attention_parts(model, cross=True).items()}
-        return None if self.where == AUTO else read_places(self.where, counts)
+        return read_places(self.where, counts)
 
     def make(self, context: ReshapeContext) -> ReshapeResult:
         asked = self.asked(context.model)
