@@ -127,6 +127,18 @@ def test_a_model_that_is_hard_to_find_is_opened(model_type: str, why: str, tmp_p
         assert opened(**tiny.inputs)[0].dtype == torch.float64, why
 
 
+@pytest.mark.parametrize(
+    ("model_type", "entry"), [("gemma4_text", "vocab_size_per_layer_input"), ("minimax", "block_size")]
+)
+def test_a_size_is_no_number_of_layers(model_type: str, entry: str, tmp_path: Path) -> None:
+    """These entries may be larger than the number of tensors."""
+    model = tiny_model(model_type).model
+    model.save_pretrained(tmp_path)
+    assert getattr(model.config, entry) > len(model.state_dict()) + 64
+    opened = open_model(str(tmp_path), dtype="float64").model
+    torch.testing.assert_close(opened.state_dict(), model.state_dict(), rtol=0, atol=0)
+
+
 @pytest.mark.parametrize("head", [True, False])
 def test_the_kind_of_an_unknown_family(tmp_path: Path, head: bool) -> None:
     unknown_causal("Qwen3ForCausalLM").save_pretrained(tmp_path)

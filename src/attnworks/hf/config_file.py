@@ -22,8 +22,8 @@ CODE_ENTRIES = ("auto_map", "attn_implementation", "_attn_implementation", "expe
 """Entries of a config with which transformers would load code or kernels."""
 INFINITE_ENTRY, INFINITE = "__float__", ("Infinity", "-Infinity", "NaN")
 """What transformers writes in the place of such a number: {"__float__": "Infinity"}."""
-LAYER_COUNT, LAYERS_WITHOUT_TENSORS = re.compile(r"layer|block|depth"), 64
-"""Entries of a config that count layers; the number of layers that may share their tensors with others."""
+LAYER_COUNT, LAYERS_WITHOUT_TENSORS = re.compile(r"(^|_)(layers?|blocks|depth)(_per_stack)?$"), 64
+"""Entries of a config that count layers, not sizes of them such as block_size; layers that may share their tensors."""
 
 
 def read_entries(folder: Path) -> dict[str, Any]:
