@@ -178,4 +178,4 @@ def test_any_encoding() -> None:
 
 def test_a_model_that_reads_no_text() -> None:
     model = tiny_folder("vit")
-    assert "expected a model that reads text, got one of pixel_values" in mistake("--on", model)
+    assert "expected a model that reads text, got one that reads pixel_values" in mistake("--on", model)

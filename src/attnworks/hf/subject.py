@@ -126,7 +126,9 @@ class HFSubject(Subject):
             remedy = "pass tokenizer=..., for example a transformers.AutoTokenizer, or save one into the model's folder"
             raise UsageError(asked, "a tokenizer beside the model", "none", remedy)
         if (reads := getattr(self.model, "main_input_name", "input_ids")) != "input_ids":
-            raise UsageError(asked, "a model that reads text", f"one of {reads}", "use attnworks.traces.adapted")
+            raise UsageError(
+                asked, "a model that reads text", f"one that reads {reads}", "use attnworks.traces.adapted"
+            )
         self._tokenizer = tokenizer
         if isinstance(tokenizer.mask_token_id, int):
             self._mask_id = tokenizer.mask_token_id
@@ -278,7 +280,7 @@ class HFSubject(Subject):
 
 def _main_inputs(part: nn.Module) -> Iterator[str]:
     """What a part of a model and the parts inside it read: ids of tokens, pictures, sound."""
-    return (module.main_input_name for module in part.modules() if hasattr(module, "main_input_name"))  # pyright: ignore
+    return (module.main_input_name for module in part.modules() if hasattr(module, "main_input_name"))  # pyright: ignore[reportReturnType]
 
 
 def _guess_stacks(base: nn.Module, kinds: dict[nn.Module, Kind]) -> Stacks:

@@ -43,9 +43,7 @@ def summary(rows: Mapping[str, Row]) -> str:
 def _tried(rows: Mapping[str, Row]) -> str:
     """A sentence that says how many types are still to be tried, if some are."""
     every = len(text_model_types())
-    return (
-        "" if len(rows) >= every else f" **Only {len(rows)} of {every} types, drawn at random, have been tried yet.**"
-    )
+    return "" if len(rows) >= every else f" **Only {len(rows)} of {every} types have been tried yet.**"
 
 
 def page(rows: Mapping[str, Row]) -> str:
