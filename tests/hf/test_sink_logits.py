@@ -269,7 +269,7 @@ def test_heads_that_differ_by_their_sink_alone_are_not_the_same() -> None:
     torch.testing.assert_close(found[:, 0, 1].double(), expected, rtol=1e-4, atol=1e-5)
 
 
-def test_a_head_that_gives_most_to_its_sink_is_not_uniform() -> None:
+def test_a_head_that_gives_most_to_its_sink_is_not_even() -> None:
     """Even keys beside a sink of weight w: 1 - w is read, and 1 without a sink."""
     trace = seen("openai_privacy_filter").traces[1]
     logits = torch.linspace(-40.0, 5.0, trace.heads)
@@ -277,7 +277,7 @@ def test_a_head_that_gives_most_to_its_sink_is_not_uniform() -> None:
     roles = Roles(MeasureContext(LENGTHS[0]))
     rows = rows_of(even, LENGTHS[0] - 1, roles.pointers(even.slot, even.queries, even.keys))
     number = torch.tensor(LENGTHS)[:, None]
-    found = roles.rows(rows)["roles.uniform"].values
+    found = roles.rows(rows)["roles.evenness"].values
     torch.testing.assert_close(found, number / (number + logits.exp()), rtol=1e-5, atol=1e-6)
 
 

@@ -41,7 +41,9 @@ def error_of(spec: str, **bounds: int) -> str:
 
 
 def test_every_corpus_is_registered() -> None:
-    assert list(CORPORA) == ["gettext", "grammar", "opus_books", "text", "tsv"], "importing readers registers them"
+    assert list(CORPORA) == ["gettext", "grammar", "opus_books", "pydoc", "text", "tsv"], (
+        "importing readers registers them"
+    )
     assert readers.__name__ in READERS
 
 
@@ -49,7 +51,7 @@ def test_an_unknown_name_lists_the_known() -> None:
     with pytest.raises(UnknownNameError) as caught:
         open_corpus("grammer")
     assert str(caught.value) == (
-        "corpus 'grammer': expected one of gettext, grammar, opus_books, text, tsv, "
+        "corpus 'grammer': expected one of gettext, grammar, opus_books, pydoc, text, tsv, "
         "got an unknown name; did you mean 'grammar'?"
     )
 

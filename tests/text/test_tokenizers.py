@@ -163,6 +163,42 @@ def test_too_long_for_the_model() -> None:
     )
 
 
+def rows_without_specials(rows: list[TokenRow]) -> list[int]:
+    return [token for row in rows for token in row.text_ids]
+
+
+def test_windows_tile_a_text_that_is_too_long() -> None:
+    reader, whole = HuggingFaceReader(mini_lm(), max_length=512), HuggingFaceReader(mini_lm())
+    side = Text("the cat sleeps on the mat . " * 150)
+    rows, tokens = reader.windows(side), whole.read(side)
+    assert [len(row) for row in rows] == [352, 352, 352] and len(tokens) == 1052
+    assert rows_without_specials(rows) == tokens.text_ids
+    for row in rows:
+        assert (row.ids[0], row.ids[-1]) == (tokens.ids[0], tokens.ids[-1])
+        assert row.special == (True, *[False] * (len(row) - 2), True)
+    assert [row.word[1] for row in rows] == [0, 350, 700]
+    short = Text("the cat sleeps")
+    assert reader.windows(short) == [reader.read(short)]
+    assert HuggingFaceReader(mini_lm(), 512, 99).windows(side) == [HuggingFaceReader(mini_lm(), 512, 99).read(side)]
+    assert HuggingFaceReader(mini_lm()).windows(side) == [tokens]
+
+
+def test_governors_in_another_window_are_unknown() -> None:
+    known = Vocabulary.train("word", [["a", "b", "c", "d", "e"]])
+    side = Text("a b c d e", ("a", "b", "c", "d", "e"), (4, 2, 0, 4, -1))
+    first, second, third = VocabularyReader(known, "source", 3).windows(side)
+    assert [known.decode(row.ids) for row in (first, second, third)] == [["a"], ["b", "c"], ["d", "e"]]
+    assert second == TokenRow((*known.encode(["b", "c"]), EOS), (False, False, True), (1, 2, -1), (1, -1, -1))
+    assert first.governor == (-1, -1) and third.governor == (1, -1, -1)
+    target = VocabularyReader(known, "target", 3).windows(side)
+    assert [row.ids[0] for row in target] == [BOS] * 3 and [row.governor for row in target][1] == (-1, 2, -1)
+
+
+def test_a_model_that_reads_one_token_gets_no_windows() -> None:
+    with pytest.raises(UsageError, match="at most 3 tokens"):
+        HuggingFaceReader(word_piece(), 3).windows(CAT)
+
+
 def test_cutting_keeps_the_closing_token_and_forgets_heads_that_are_gone() -> None:
     whole, cut = HuggingFaceReader(word_piece()).read(CAT), HuggingFaceReader(word_piece(), 11, 4).read(CAT)
     assert cut.ids == (*whole.ids[:3], whole.ids[-1]) and cut.special == (True, False, False, True)

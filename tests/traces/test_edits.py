@@ -25,9 +25,10 @@ from attnworks.reshape.surgery import anatomy_of
 from attnworks.text.tokens import Batch
 from attnworks.traces.edits import REMOVABLE_PARTS, without_parts
 from attnworks.traces.forward import record_forward
+from attnworks.traces.layer import first
 from attnworks.traces.own import OwnSubject
 from attnworks.traces.streams import hook_streams
-from attnworks.traces.subject import LayerHook, Subject, first
+from attnworks.traces.subject import LayerHook, Subject
 from attnworks.training.objectives.contract import Abilities, Outputs
 from tests.model_helpers import (
     attention_config,

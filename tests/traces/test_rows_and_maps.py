@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -10,17 +12,20 @@ import torch
 from torch import Tensor
 
 from attnworks.attention import Mask
+from attnworks.attention.heads import HeadWeights
 from attnworks.core.notation import tolerance
 from attnworks.core.places import Slot
 from attnworks.text.tokens import Tokens
 from attnworks.traces import maps as maps_module
 from attnworks.traces.layer import LayerTrace
 from attnworks.traces.maps import Maps, maps_of, same_lengths
-from attnworks.traces.rows import LayerRows, rows_of
+from attnworks.traces.rows import LayerRows, output_grams, rows_of, sink_keys
 from tests.traces.trace_helpers import random_tokens
 
-HEADS, WIDTH, VALUE, SPAN = 6, 5, 3, 4
+HEADS, WIDTH, VALUE, STREAM, SPAN = 6, 5, 3, 11, 4
 LENGTHS, KEY_LENGTHS = (7, 7, 7, 5, 3, 3, 1), (11, 11, 2, 5, 7, 7, 13)
+ALL_SPECIAL = 3
+"""A sentence that may have special tokens only."""
 SCALE = 0.7
 RTOL, ATOL = tolerance(torch.float64)
 
@@ -33,9 +38,21 @@ def chance(*shape: int, share: float = 0.6, seed: int = 11) -> Tensor:
     return torch.rand(shape, generator=torch.Generator().manual_seed(seed)) < share
 
 
-def traced(mask: Mask, *, cross: bool = False, groups: int = HEADS, **changes: Any) -> LayerTrace:
-    queries = random_tokens(LENGTHS)
-    keys = random_tokens(KEY_LENGTHS, seed=1) if cross else queries
+def marked(tokens: Tokens, where: str) -> Tokens:
+    """With special tokens at both ends, as they are, or anywhere, where one sentence has no other, or unknown."""
+    if where == "ends":
+        return tokens
+    assert tokens.special is not None
+    special = chance(*tokens.ids.shape, share=0.3, seed=5) & tokens.real
+    special[ALL_SPECIAL] = tokens.real[ALL_SPECIAL]
+    return replace(tokens, special=special if where == "anywhere" else None)
+
+
+def traced(
+    mask: Mask, *, cross: bool = False, groups: int = HEADS, special: str = "ends", **changes: Any
+) -> LayerTrace:
+    queries = marked(random_tokens(LENGTHS), special)
+    keys = marked(random_tokens(KEY_LENGTHS, seed=1), special) if cross else queries
     (b, i), j = queries.ids.shape, keys.ids.shape[1]
     Q, K, V = draw(b, HEADS, i, WIDTH, seed=2), draw(b, groups, j, WIDTH, seed=3), draw(b, groups, j, VALUE, seed=4)
     Y = draw(b, HEADS, i, VALUE, seed=5)
@@ -50,6 +67,7 @@ def table(shape: tuple[int, ...], *, additive: bool, seed: int = 11) -> Tensor:
     return draw(*shape, seed=seed).masked_fill(~allowed, -torch.inf) if additive else allowed
 
 
+W_O = draw(HEADS, VALUE, STREAM, seed=9)
 QUERIES, KEYS = max(LENGTHS), max(KEY_LENGTHS)
 B = len(LENGTHS)
 
@@ -80,6 +98,10 @@ CASES: dict[str, LayerTrace] = {
     "additive-per-head": traced(Mask(dense=table((1, HEADS, QUERIES, KEYS), additive=True)), cross=True, groups=3),
     "smallest-number": traced(Mask(dense=smallest(torch.float32))),
     "blind": traced(Mask(dense=blind_table())),
+    "special-anywhere": traced(Mask(), special="anywhere", groups=3),
+    "special-anywhere-causal": traced(Mask(causal=True), special="anywhere", groups=2),
+    "special-anywhere-cross": traced(Mask(), special="anywhere", cross=True),
+    "special-unknown": traced(Mask(causal=True), special="unknown"),
 }
 by_case = pytest.mark.parametrize("case", CASES)
 
@@ -91,6 +113,8 @@ class Row:
         n, m = int(trace.queries.lengths[s]), int(trace.keys.lengths[s])
         group = h * trace.K.shape[1] // HEADS
         self.scores = [SCALE * float(trace.Q[s, h, i] @ trace.K[s, group, j]) for j in range(m)]
+        special = trace.keys.special
+        self.behind = [j for j in range(1, m) if special is None or not bool(special[s, j])]
         assert i < n
         self.seen: list[int] = []
         S: dict[int, float] = {}
@@ -114,17 +138,32 @@ class Row:
         self.range = max(S.values()) - min(S.values()) if S else 0.0
         self.argmax = max(S, key=lambda j: S[j]) if S else -1
         self.norm = math.sqrt(sum(score**2 for score in self.scores))
+        self.effects = [
+            float((self.P[j] * trace.V[s, h * trace.V.shape[1] // HEADS, j] @ W_O[h]).norm()) for j in range(m)
+        ]
 
 
 def equal(got: Tensor, expected: float) -> None:
     assert abs(float(got) - expected) <= 1e-10 + 1e-9 * abs(expected)
 
 
+def some_keys(trace: LayerTrace, number: int) -> Tensor:
+    """Different numbers for every query, some of them below zero or behind the last key."""
+    source = torch.Generator().manual_seed(number)
+    drawn = torch.rand(*trace.queries.ids.shape, KEYS + 5, generator=source)
+    return drawn.argsort(-1)[..., :number] - 2
+
+
+def pointers_of(trace: LayerTrace) -> dict[str, Tensor]:
+    none = torch.full((*trace.queries.ids.shape, 1), -1)
+    return {"one": some_keys(trace, 1), "nowhere": none, "some": some_keys(trace, 5), "zero": torch.zeros_like(none)}
+
+
 @by_case
 def test_rows_are_those_of_plain_loops(case: str) -> None:
     trace = CASES[case]
-    pointer = torch.randint(-1, KEYS + 3, trace.queries.ids.shape, generator=torch.Generator().manual_seed(7))
-    rows = rows_of(trace, SPAN, {"somewhere": pointer, "nowhere": torch.full_like(pointer, -1)})
+    pointers = pointers_of(trace)
+    rows = rows_of(trace, SPAN, pointers)
     for s in range(B):
         n, m = int(trace.queries.lengths[s]), int(trace.keys.lengths[s])
         most = [0] * n
@@ -139,45 +178,102 @@ def test_rows_are_those_of_plain_loops(case: str) -> None:
                 equal(rows.score_norm[s, h, i], row.norm)
                 alone = len(row.seen) == 1 or row.range > 0
                 assert int(rows.argmax[s, h, i]) == (row.argmax if alone else -1)
-                at = int(pointer[s, i])
-                equal(rows.pointed["somewhere"][s, h, i], row.P[at] if 0 <= at < m else 0.0)
+                equal(rows.rest[s, h, i], sum(row.P[j] for j in row.behind))
+                equal(rows.rest_max[s, h, i], max((row.P[j] for j in row.behind), default=0.0))
+                for name, keys in pointers.items():
+                    named = [j for j in row.behind if j in keys[s, i].tolist()]
+                    equal(rows.pointed[name][s, h, i], sum(row.P[j] for j in named))
                 most[i] = max(most[i], len(row.seen))
                 for j in range(m):
                     received[j] += row.P[j] / n
-                    if abs(j - i) <= SPAN:
+                    if abs(j - i) <= SPAN and j in row.behind:
                         diagonal[j - i + SPAN] += row.P[j]
             for j in range(m):
                 equal(rows.received[s, h, j], received[j])
             for offset in range(2 * SPAN + 1):
                 equal(rows.diagonal[s, h, offset], diagonal[offset])
         assert rows.visible[s, :n].tolist() == most
-    assert not rows.pointed["nowhere"].any()
+    assert not rows.pointed["nowhere"].any() and not rows.pointed["zero"].any()
+    assert rows.pointed["some"].any() and rows.pointed["one"].any()
+
+
+@by_case
+def test_effects_are_those_of_plain_loops(case: str) -> None:
+    """|P_ij v_j W_O| of every weight by itself, where heads may share their values."""
+    trace = CASES[case]
+    pointers = pointers_of(trace)
+    rows = rows_of(trace, SPAN, pointers, grams=W_O @ W_O.mT)
+    assert rows.first_effect is not None and rows.effect is not None
+    assert rows.rest_effect is not None and rows.pointed_effect is not None
+    for s in range(B):
+        for h in range(HEADS):
+            for i in range(int(trace.queries.lengths[s])):
+                row = Row(trace, s, h, i)
+                equal(rows.first_effect[s, h, i], row.effects[0])
+                equal(rows.effect[s, h, i], sum(row.effects))
+                equal(rows.rest_effect[s, h, i], sum(row.effects[j] for j in row.behind))
+                for name, keys in pointers.items():
+                    named = [j for j in row.behind if j in keys[s, i].tolist()]
+                    equal(rows.pointed_effect[name][s, h, i], sum(row.effects[j] for j in named))
+    without = rows_of(trace, SPAN, pointers)
+    for name in ("rest", "rest_max", "diagonal", "received"):
+        torch.testing.assert_close(getattr(rows, name), getattr(without, name), rtol=RTOL, atol=ATOL)
+    effects = (without.first_effect, without.effect, without.rest_effect, without.pointed_effect)
+    assert effects == (None,) * 4
+
+
+def test_the_first_token_and_special_tokens_are_sinks() -> None:
+    tokens = CASES["special-anywhere"].keys
+    assert tokens.special is not None
+    found = sink_keys(tokens)
+    for s, n in enumerate(LENGTHS):
+        assert found[s].tolist() == [j < n and (j == 0 or bool(tokens.special[s, j])) for j in range(QUERIES)]
+    assert found[ALL_SPECIAL].sum() == LENGTHS[ALL_SPECIAL]
+    assert sink_keys(CASES["special-unknown"].keys).tolist() == [[True] + [False] * (QUERIES - 1)] * B
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+def test_grams_of_output_weights(dtype: torch.dtype) -> None:
+    """v (W_O W_O^T) v^T = |v W_O|^2, in float32 or wider."""
+    other = draw(HEADS, STREAM, WIDTH, seed=1).to(dtype)
+    values, weights = draw(HEADS, STREAM, VALUE, seed=2).to(dtype), W_O.to(dtype)
+    grams = output_grams(HeadWeights(other, other, values, weights, None, None, None, None, HEADS, SCALE))
+    assert grams.dtype == torch.promote_types(dtype, torch.float32)
+    for h in range(HEADS):
+        for a in range(VALUE):
+            for b in range(VALUE):
+                expected = float(weights[h, a].double() @ weights[h, b].double())
+                assert abs(float(grams[h, a, b]) - expected) < (1e-12 if dtype == torch.float64 else 1e-4)
 
 
 @by_case
 def test_nothing_is_said_of_padding(case: str) -> None:
     trace = CASES[case]
-    rows = rows_of(trace, SPAN, {"first": torch.zeros_like(trace.queries.ids)})
+    rows = rows_of(trace, SPAN, {"all": torch.arange(KEYS).expand(*trace.queries.ids.shape, -1)}, grams=W_O @ W_O.mT)
     away, keys_away = (~tokens.real[:, None].expand(B, HEADS, -1) for tokens in (trace.queries, trace.keys))
-    for values in (rows.entropy, rows.max_weight, rows.jacobian_norm, rows.score_range, rows.score_norm):
+    at_queries = [value for value in fields(rows) if value.shape == rows.entropy.shape and value is not rows.argmax]
+    assert len(at_queries) == 14 + (rows.received.shape == rows.entropy.shape)
+    for values in at_queries:
         assert (values[away] == 0).all()
-    assert (rows.pointed["first"][away] == 0).all() and (rows.argmax[away] == -1).all()
+    assert (rows.argmax[away] == -1).all()
     assert (rows.received[keys_away] == 0).all() and (rows.visible[~trace.queries.real] == 0).all()
 
 
 def fields(rows: LayerRows) -> list[Tensor]:
-    return [value for value in vars(rows).values() if isinstance(value, Tensor)] + list(rows.pointed.values())
+    by_name = [value for value in vars(rows).values() if isinstance(value, Mapping)]
+    tensors = [value for value in vars(rows).values() if isinstance(value, Tensor)]
+    return tensors + [value for named in by_name for value in named.values()]
 
 
 @pytest.mark.parametrize("at_once", [1, 50, 300])
 @by_case
 def test_pieces_of_any_size_give_the_same(case: str, at_once: int, monkeypatch: pytest.MonkeyPatch) -> None:
     trace = CASES[case]
-    pointers = {"first": torch.zeros_like(trace.queries.ids)}
-    whole, pieces = rows_of(trace, SPAN, pointers), list(maps_of(trace))
+    pointers, grams = pointers_of(trace), W_O @ W_O.mT
+    whole, pieces = rows_of(trace, SPAN, pointers, grams=grams), list(maps_of(trace))
     monkeypatch.setattr(maps_module, "WEIGHTS_AT_ONCE", at_once)
     seen: list[Maps] = []
-    small = rows_of(trace, SPAN, pointers, seen.append)
+    small = rows_of(trace, SPAN, pointers, seen.append, grams=grams)
     for got, expected in zip(fields(small), fields(whole), strict=True):
         torch.testing.assert_close(got, expected, rtol=RTOL, atol=ATOL)
     assert len(seen) > len(pieces)

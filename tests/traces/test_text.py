@@ -9,7 +9,8 @@ import torch
 
 from attnworks.core.errors import UsageError
 from attnworks.text.passages import Passage, Text
-from attnworks.traces.subject import TARGETS_WRITTEN_AT_ONCE, Subject, wrap
+from attnworks.traces.subject import Subject, wrap
+from attnworks.traces.text import TARGETS_WRITTEN_AT_ONCE
 from tests.exam_helpers import LINES, TINY, tiny_tokenizer
 
 TARGETS = ["a bird sees the cat .", "it reads .", "the dog wants it ."]
@@ -39,8 +40,41 @@ def test_every_row_is_in_one_batch() -> None:
             assert bool((batch.source.ids[place, len(expected) :] == 1).all())
     assert text.about() == {
         "sentences": len(LINES), "tokens": sum(len(row) for row in text.sides[0]), "longest": 16, "dropped": 0,
-        "written_by_the_model": 0,
+        "split": 0, "written_by_the_model": 0,
     }  # fmt: skip
+
+
+def test_a_text_that_is_too_long_has_several_rows_of_its_number() -> None:
+    who = subject("bert")
+    text = who.read(
+        [Passage(Text(line)) for line in (LINES[0], "the cat sees " * 30, "dog", LINES[1])], batch_tokens=99
+    )
+    assert [len(row) for row in text.sides[0]][1:4] == [32, 32, 32]
+    assert text.kept == [0, 1, 1, 1, 3] and text.dropped == 1 and text.split == (1, 3)
+    assert text.split_note == "1 text is longer than the 37 tokens that the model reads: split into 3 windows"
+    told = sorted(number for place in range(len(text.batches)) for number in text.batch(place)[1].tolist())
+    assert told == [0, 1, 1, 1, 3]
+    with pytest.raises(UsageError, match=r"labels: expected at most 37 tokens.*got 1 text with more"):
+        text.check_whole("labels")
+    whole = who.read([Passage(Text(line)) for line in LINES], batch_tokens=99)
+    assert whole.split_note is None
+    whole.check_whole("labels")
+
+
+def test_the_model_writes_a_target_for_each_window() -> None:
+    who, long = subject("bart"), Text("the cat sees " * 30)
+    text = who.read([Passage(long), PAIRS[0]], batch_tokens=99)
+    assert text.kept == [0, 0, 0, 1] and text.written == 3
+    again = who.read([Passage(long)], batch_tokens=99)
+    assert [row.ids for row in text.sides[1][:3]] == [row.ids for row in again.sides[1]]
+    assert spelled(who, text.sides[1][3], "target")[2:] == TARGETS[0].split()
+
+
+def test_a_pair_or_one_text_is_not_split() -> None:
+    who, long = subject("bart"), Text("the cat sees " * 30)
+    for read in (lambda: who.read([Passage(long, PAIRS[0].target)], batch_tokens=99), lambda: who.read_one(long.text)):
+        with pytest.raises(UsageError, match="at most 37 tokens, the positions of the model"):
+            read()
 
 
 @pytest.mark.parametrize(("name", "opening"), [("t5", ["<pad>"]), ("marian", ["</s>"]), ("bart", ["</s>", "<s>"])])

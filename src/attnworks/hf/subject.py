@@ -143,13 +143,13 @@ class HFSubject(Subject):
 
     @property
     def max_length(self) -> int | None:
-        """None if nothing limits positions, as with T5's relative ones.
+        """None if nothing limits positions, as with T5's relative ones. MPT calls them max_seq_len.
 
         RoBERTa numbers positions from the one after the padding token's id, and so has fewer than its config says. Its
         table of positions has a row for padding.
         """
         config: Any = getattr(self.model, "config", None)
-        positions = getattr(config, "max_position_embeddings", None)
+        positions = getattr(config, "max_position_embeddings", getattr(config, "max_seq_len", None))
         if not isinstance(positions, int) or positions <= 0:
             return None
         tables = (table for name, table in self.model.named_modules() if name.endswith("position_embeddings"))
@@ -226,11 +226,14 @@ class HFSubject(Subject):
     def _token_ids(self, batch: Batch) -> dict[str, Any]:
         """The model's arguments. MobileBERT's embedding of a token also reads the next one, which may be padding.
 
-        Its padding is embedded as zero, as the end of an unpadded sentence is, so that padding does not count.
+        Its padding is embedded as zero, as the end of an unpadded sentence is, so that padding does not count. Types of
+        tokens are those of a tokenizer for two texts; a model with one type does not get them.
         """
         source, target = batch.source, batch.target
         given: dict[str, Any] = {"input_ids": source.ids, "attention_mask": source.real.long()}
         model: Any = self.model
+        if source.type_ids is not None and getattr(model.config, "type_vocab_size", 2) != 1:
+            given["token_type_ids"] = source.type_ids
         if getattr(model.config, "trigram_input", False):
             embedded = model.get_input_embeddings()(given.pop("input_ids"))
             given["inputs_embeds"] = embedded * source.real.unsqueeze(-1)

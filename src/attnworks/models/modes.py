@@ -1,4 +1,4 @@
-"""Context managers that run a model without dropout, without gradients or in float64; and `cast`."""
+"""Context managers that run a model without dropout or gradients, with frozen weights or in float64; and `cast`."""
 
 from __future__ import annotations
 
@@ -33,6 +33,19 @@ def eval_mode(model: object) -> Iterator[None]:
     finally:
         for part in training:
             part.training = True
+
+
+@contextmanager
+def frozen_weights(model: nn.Module) -> Iterator[None]:
+    """Inside, weights have no gradients, and nothing is kept for them; other tensors, such as gates, still may."""
+    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    for parameter in trained:
+        parameter.requires_grad_(False)
+    try:
+        yield
+    finally:
+        for parameter in trained:
+            parameter.requires_grad_(True)
 
 
 @contextmanager

@@ -43,7 +43,7 @@ class CorpusLimits(NamedTuple):
 
 @dataclass(frozen=True)
 class Corpus:
-    """Pairs of texts, in an order that depends on the spec, the data and the seed only.
+    """Pairs of texts, or texts without translations, in an order that depends on the spec, the data and the seed only.
 
     No source occurs in two splits. The report counts what was read before any limit. `open_corpus` adds the spec.
     """
@@ -53,6 +53,12 @@ class Corpus:
     test: Sequence[Passage]
     report: ReadReport
     spec: str = ""
+
+    def check_pairs(self, asked: str) -> None:
+        """Refuse, for what is asked, a corpus of texts without translations."""
+        if any(passage.target is None for passage in self.train[:1]):
+            expected, remedy = "pairs of sentences", "choose a corpus of pairs, such as grammar or tsv:FILE"
+            raise UsageError(asked, expected, f"the corpus {self.spec!r} of texts without translations", remedy)
 
 
 CorpusReader = Callable[[str, CorpusLimits], Corpus]
@@ -88,11 +94,11 @@ def from_corpus(spec: str, passages: int, seed: int) -> tuple[list[Passage], Rea
 
 
 def corpus_fingerprint(corpus: Corpus) -> str:
-    """A hash of all training pairs, in order."""
+    """A hash of all training pairs or texts, in order."""
     digest = hashlib.sha256()
-    for pair in corpus.train:
-        source, target = pair.words
-        digest.update(f"{' '.join(source)}\t{' '.join(target)}\n".encode())
+    for passage in corpus.train:
+        line = passage.source.text if passage.target is None else "\t".join(map(" ".join, passage.words))
+        digest.update(f"{line}\n".encode())
     return digest.hexdigest()
 
 

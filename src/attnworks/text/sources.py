@@ -14,7 +14,8 @@ from attnworks.text.corpora import CORPORA, READERS, from_corpus
 from attnworks.text.passages import Passage, Text, from_file, from_texts
 
 Texts = Sequence[str] | Sequence[Passage] | str | os.PathLike[str] | None
-DEFAULT_CORPUS = "grammar"
+DEFAULT_CORPUS, PROSE_CORPUS = "grammar", "pydoc"
+"""The embedded corpora: sentences whose syntax is known, and prose for language models."""
 
 
 class SourceText(NamedTuple):

@@ -6,21 +6,24 @@ token of blanks alone belongs to the word that follows.
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from itertools import accumulate
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from copy import copy
+from itertools import accumulate, pairwise
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self
 
 from attnworks.core.display import counted
 from attnworks.core.errors import UsageError
 from attnworks.text.passages import Passage, Text, without_blanks
-from attnworks.text.tokens import NO_WORD, RowPair, TokenRow
-from attnworks.text.vocabulary import BOS, EOS, PAD, Vocabulary
+from attnworks.text.sentence_pairs import LINE_END, PairPieces, pair_of_pieces, pair_row
+from attnworks.text.tokens import NO_SIDE, NO_WORD, RowPair, TokenRow
+from attnworks.text.vocabulary import BOS, EOS, PAD, SPECIALS, Vocabulary
 from attnworks.text.words import words
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerBase
+    from transformers import BatchEncoding, PreTrainedTokenizerBase
 
 MIN_TEXT_TOKENS = 2
 """A row with fewer tokens of text leaves attention only one token to attend to."""
@@ -43,18 +46,20 @@ class TextReader(ABC):
 
     specials    tokens that are added to every text
     max_length  number of positions of the model, None if it takes any length
-    max_tokens  longer texts are cut to it, and keep the special tokens at their end; None refuses longer texts
+    max_tokens  longer texts are cut to it, and keep the special tokens at their end; None cuts no text
+    joins_pairs whether source and target of a passage are read as one sequence
     """
 
     pad_id: int
     knows_words: bool = True
+    joins_pairs: bool = False
 
     def __init__(self, specials: int, max_length: int | None = None, max_tokens: int | None = None) -> None:
         self.specials, self.max_length = specials, max_length
         self.cut_to(max_tokens)
 
     def cut_to(self, max_tokens: int | None) -> None:
-        """Cut texts that are longer than this, from now on; None refuses texts that are too long for the model."""
+        """Cut texts that are longer than this, from now on; None cuts no text."""
         self.max_tokens = max_tokens
         if max_tokens is None:
             return
@@ -68,14 +73,36 @@ class TextReader(ABC):
             raise UsageError(f"--max-length {max_tokens}", expected, str(max_tokens), remedy)
 
     def read(self, side: Text) -> TokenRow:
-        """The tokens of a text, with governors where the text has them and words are known."""
+        """The tokens of a text in one row, with governors where the text has them and words are known."""
         pieces = self._pieces(side)
         begins, ends = self._kept(side, pieces.special)
-        kept = [*range(begins), *range(len(pieces.ids) - ends, len(pieces.ids))]
+        return self._row(side, pieces, [*range(begins), *range(len(pieces.ids) - ends, len(pieces.ids))])
+
+    def windows(self, side: Text) -> list[TokenRow]:
+        """The tokens of a text in one row, or in several of about equal length if the model has too few positions.
+
+        The rows tile the text without overlap. Each has the special tokens of the text at its ends. A governor in
+        another row is unknown. A text is cut, not split, if `max_tokens` is given.
+        """
+        pieces = self._pieces(side)
+        opening, closing = _closing(pieces.special[::-1]), _closing(pieces.special)
+        tokens = len(pieces.ids) - opening - closing
+        room = tokens if self.max_length is None else self.max_length - opening - closing
+        if self.max_tokens is not None or tokens <= room or room < MIN_TEXT_TOKENS:
+            return [self.read(side)]
+        count = math.ceil(tokens / room)
+        cuts = [opening + tokens * number // count for number in range(count + 1)]
+        before, after = range(opening), range(len(pieces.ids) - closing, len(pieces.ids))
+        return [self._row(side, pieces, [*before, *range(*span), *after]) for span in pairwise(cuts)]
+
+    def _row(self, side: Text, pieces: Pieces, kept: Sequence[int]) -> TokenRow:
+        """These tokens of a text."""
         governor = None
         if side.governors is not None and self.knows_words:
-            first = {word: token for word, token in pieces.first.items() if token < begins}
-            governor = tuple(_governor(token, pieces.word[token], side.governors, first) for token in kept)
+            places = {token: place for place, token in enumerate(kept)}
+            first = {word: places[token] for word, token in pieces.first.items() if token in places}
+            words = [pieces.word[token] for token in kept]
+            governor = tuple(_governor(place, word, side.governors, first) for place, word in enumerate(words))
         return TokenRow(
             tuple(pieces.ids[token] for token in kept),
             tuple(bool(pieces.special[token]) for token in kept),
@@ -83,12 +110,39 @@ class TextReader(ABC):
             governor,
         )
 
+    def joining_pairs(self) -> Self:
+        """The same reader, which reads source and target of a passage as one sequence."""
+        new = copy(self)
+        new.joins_pairs = True
+        return new
+
+    def read_passage(self, passage: Passage) -> TokenRow:
+        """The source of a passage, or both texts in one sequence; if that is cut, the longer text is."""
+        if not self.joins_pairs:
+            return self.read(passage.source)
+        if passage.target is None:
+            asked, remedy = "pairs in one sequence", "separate the two texts by a tab, or leave --join-pairs out"
+            raise UsageError(asked, "two texts in every passage", f"one in {passage.source.name}", remedy)
+        return pair_row(self._pair(passage.source, passage.target), passage, self.max_tokens, self.max_length)
+
+    def count(self, side: Text) -> int:
+        """The number of tokens of a text, special ones included, before it is cut or split."""
+        return len(self._pieces(side).ids)
+
     def token(self, identity: int) -> str:
         """The text of one id."""
         return str(identity)
 
     @abstractmethod
+    def ordinary_ids(self) -> Sequence[int]:
+        """The ids of all tokens that a text may have, in order; no special tokens."""
+
+    @abstractmethod
     def _pieces(self, side: Text) -> Pieces: ...
+
+    def _pair(self, source: Text, target: Text) -> PairPieces:
+        expected, got = "a reader of two texts in one sequence", type(self).__name__
+        raise UsageError(f"the pair of {source.name}", expected, got, "define its method _pair")
 
     def _kept(self, side: Text, special: Sequence[bool]) -> tuple[int, int]:
         """The number of tokens to keep at the beginning, and at the end."""
@@ -122,15 +176,28 @@ class HuggingFaceReader(TextReader):
         token = self.tokenizer.convert_ids_to_tokens(identity)
         return str(token) if token else f"<{identity}>"
 
-    def _pieces(self, side: Text) -> Pieces:
+    def ordinary_ids(self) -> Sequence[int]:
+        special = {*self.tokenizer.all_special_ids, *self.tokenizer.added_tokens_decoder}
+        return [identity for identity in range(len(self.tokenizer)) if identity not in special]
+
+    def _encode(self, side: Text, target: Text | None = None) -> BatchEncoding:
+        """What the tokenizer makes of a text, or of two."""
+        other = None if target is None else target.text
         try:
-            read = self.tokenizer(
-                side.text, return_special_tokens_mask=True, return_offsets_mapping=self.knows_words, verbose=False
+            return self.tokenizer(
+                side.text,
+                other,
+                return_special_tokens_mask=True,
+                return_offsets_mapping=self.knows_words,
+                verbose=False,
             )
         except Exception as error:  # the tokenizers library raises bare Exception
             asked, got = f"read {side.name}", f"one that fails ({error})"
             expected, remedy = "a tokenizer that can read any text", "give it a token for unknown words"
             raise UsageError(asked, expected, got, remedy) from error
+
+    def _pieces(self, side: Text) -> Pieces:
+        read: Any = self._encode(side)
         ids, special = read["input_ids"], [bool(added) for added in read["special_tokens_mask"]]
         if not self.knows_words:
             return Pieces(ids, special, [NO_WORD] * len(ids), {})
@@ -139,6 +206,38 @@ class HuggingFaceReader(TextReader):
         if side.words is None and (len(own) > 1 or len(between_blanks) < 2):
             return Pieces(ids, special, [NO_WORD if word is None else word for word in read.word_ids()], {})
         return Pieces(ids, special, *align(side.text, read["offset_mapping"], special, side.words or between_blanks))
+
+    def _pair(self, source: Text, target: Text) -> PairPieces:
+        """By the template of the tokenizer for pairs, if it has a separator; else as two lines of one text.
+
+        A separator is a special token between the texts that no text begins with: [SEP], but not a second <s>.
+        """
+        read: Any = self._encode(source, target)
+        ids, special = read["input_ids"], [bool(added) for added in read["special_tokens_mask"]]
+        one, two = self._pieces(source), self._pieces(target)
+        places, number = [place for place, added in enumerate(special) if not added], one.special.count(False)
+        between = ids[places[number - 1] + 1 : places[number]] if 0 < number < len(places) else []
+        begins = one.ids[: next((place for place, added in enumerate(one.special) if not added), 0)]
+        if {*between} <= {*begins}:
+            return self._lines(source, target)
+        return pair_of_pieces(ids, special, one, two, _number_of_words(source, one), read.get("token_type_ids"))
+
+    def _lines(self, source: Text, target: Text) -> PairPieces:
+        """Source, line end and target as one text."""
+        if not self.knows_words:
+            expected, got = "a separator of pairs, or positions of tokens in the text", "a tokenizer without both"
+            raise UsageError(f"the pair of {source.name}", expected, got, "choose a fast tokenizer")
+        text, end = source.text + LINE_END + target.text, len(source.text)
+        read: Any = self._encode(Text(text, line=source.line))
+        special, spans = [bool(added) for added in read["special_tokens_mask"]], read["offset_mapping"]
+        outside = [
+            added or (start <= end < stop and not text[start:stop].strip())
+            for added, (start, stop) in zip(special, spans, strict=True)
+        ]
+        own = source.words or tuple(source.text.split())
+        word, first = align(text, spans, outside, (*own, *(target.words or target.text.split())))
+        side = [NO_SIDE if found == NO_WORD else int(found >= len(own)) for found in word]
+        return PairPieces(read["input_ids"], special, word, first, side, len(own))
 
 
 class VocabularyReader(TextReader):
@@ -163,6 +262,9 @@ class VocabularyReader(TextReader):
     def token(self, identity: int) -> str:
         return self.vocabulary.token(identity)
 
+    def ordinary_ids(self) -> Sequence[int]:
+        return range(len(SPECIALS), len(self.vocabulary))
+
     def _pieces(self, side: Text) -> Pieces:
         written = _written(side)
         text = " ".join(written)
@@ -171,6 +273,16 @@ class VocabularyReader(TextReader):
         special = [True] * len(before) + [False] * len(read.ids) + [True] * len(after)
         spans = [(0, 0)] * len(before) + read.offsets + [(0, 0)] * len(after)
         return Pieces([*before, *read.ids, *after], special, *align(text, spans, special, side.words or written))
+
+    def _pair(self, source: Text, target: Text) -> PairPieces:
+        """Each text with its <eos>; for a decoder <bos>, source, <eos>, target."""
+        one, two = self._pieces(source), self._pieces(target)
+        ids, special = [*one.ids], [*one.special]
+        if self.side == "target":
+            ids, special = [*ids, EOS], [*special, True]
+        start = int(self.side == "target")
+        ids, special = [*ids, *two.ids[start:]], [*special, *two.special[start:]]
+        return pair_of_pieces(ids, special, one, two, _number_of_words(source, one))
 
 
 def read_pairs(pairs: Iterable[Passage], source: Vocabulary, target: Vocabulary) -> list[RowPair]:
@@ -216,9 +328,13 @@ def usable(*sides: Sequence[TokenRow]) -> tuple[list[int], list[int]]:
     return kept, [row for row, length in enumerate(lengths) if length < MIN_TEXT_TOKENS]
 
 
-def _governor(token: int, word: int, governors: Sequence[int], first: Mapping[int, int]) -> int:
+def _number_of_words(side: Text, pieces: Pieces) -> int:
+    return 1 + max(pieces.word, default=NO_WORD) if side.words is None else len(side.words)
+
+
+def _governor(place: int, word: int, governors: Sequence[int], first: Mapping[int, int]) -> int:
     governor = NO_WORD if word == NO_WORD else first.get(governors[word], NO_WORD)
-    return NO_WORD if governor == token else governor
+    return NO_WORD if governor == place else governor
 
 
 def _written(side: Text) -> tuple[str, ...]:

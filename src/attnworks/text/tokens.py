@@ -27,16 +27,24 @@ from attnworks.text.vocabulary import PAD
 
 NO_WORD = -1
 """No word, or no governor."""
+NO_SIDE = -1
+"""In neither of two texts."""
 
 
 @dataclass(frozen=True, slots=True)
 class TokenRow:
-    """One sequence; `Tokens` holds many. Rows of training have ids alone. Without syntax, `governor` is None."""
+    """One sequence; `Tokens` holds many. Rows of training have ids alone. Without syntax, `governor` is None.
+
+    A row of one text has neither `side` nor `type_ids` nor `aligned`.
+    """
 
     ids: tuple[int, ...]
     special: tuple[bool, ...] = ()
     word: tuple[int, ...] = ()
     governor: tuple[int, ...] | None = None
+    side: tuple[int, ...] | None = None
+    type_ids: tuple[int, ...] | None = None
+    aligned: tuple[tuple[int, ...], ...] | None = None
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -62,6 +70,11 @@ class Tokens:
              -1 for roots, special tokens, padding and governors that are unknown or cut off
     rarity   -log(n_w / n) of a token that makes up n_w of the n tokens of the text; -inf at special tokens and padding,
              so that the largest is that of the rarest token of the text
+    side     0 in the first text and 1 in the second, where two texts are one sequence; -1 at tokens of neither text;
+             None if no row has two texts
+    type_ids `token_type_ids` of a tokenizer for two texts, 0 at padding; None if no row has any
+    aligned  positions of the tokens of the other text that each token is a translation of, -1 after the last one; None
+             if no row has a known alignment
     padded   False if no row has padding, known without reading `real`
     """
 
@@ -71,6 +84,9 @@ class Tokens:
     word: Int[Tensor, "b i"] | None = None
     governor: Int[Tensor, "b i"] | None = None
     rarity: Float[Tensor, "b i"] | None = None
+    side: Int[Tensor, "b i"] | None = None
+    type_ids: Int[Tensor, "b i"] | None = None
+    aligned: Int[Tensor, "b i l"] | None = None
     padded: bool = True
 
     @property
@@ -147,7 +163,7 @@ def collate(
     rarity      rarity of every token in the whole text (counted in these rows alone if not given)
     annotate    False for ids alone, as in training
 
-    A row without governors has -1 among rows with governors.
+    A row without governors has -1 among rows with governors, and a row of one text among rows of two.
     """
     if not rows:
         raise UsageError("a batch", "at least one row", "none", "give a row")
@@ -162,14 +178,29 @@ def collate(
     if not annotate:
         return tokens
     known = count_rarity(rows) if rarity is None else rarity
-    parsed = any(row.governor is not None for row in rows)
+    parsed, joined, typed, linked = (
+        any(getattr(row, name) is not None for row in rows) for name in ("governor", "side", "type_ids", "aligned")
+    )
     return replace(
         tokens,
         special=pad([row.special for row in rows], False, torch.bool),
         word=pad([row.word for row in rows], NO_WORD, torch.int64),
         governor=pad([row.governor or () for row in rows], NO_WORD, torch.int64) if parsed else None,
         rarity=pad([_rarities(row, known) for row in rows], -math.inf, torch.float32),
+        side=pad([row.side or () for row in rows], NO_SIDE, torch.int64) if joined else None,
+        type_ids=pad([row.type_ids or () for row in rows], 0, torch.int64) if typed else None,
+        aligned=_padded_links(rows, longest) if linked else None,
     )
+
+
+def _padded_links(rows: Sequence[TokenRow], longest: int) -> Int[Tensor, "b i l"]:
+    """`aligned` of every row, padded to the longest row and to the largest number of links of a token."""
+    links = max(len(found) for row in rows for found in row.aligned or ((),))
+    padded = torch.full((len(rows), longest, links), NO_WORD)
+    for number, row in enumerate(rows):
+        for token, found in enumerate(row.aligned or ()):
+            padded[number, token, : len(found)] = torch.tensor(found, dtype=torch.int64)
+    return padded
 
 
 def collate_pairs(pairs: Sequence[RowPair], rows: Sequence[int] | None = None) -> Batch:

@@ -232,7 +232,8 @@ def trace(
     Args:
         subject: A path, a `Subject`, a Hugging Face model, or a model of attnworks.
         text: The text to read; the source, if the model has an encoder and a decoder.
-        target: What the decoder of an encoder-decoder reads. Default: the model writes it greedily.
+        target: What the decoder of an encoder-decoder reads; a model with one stack reads it behind the text, in the
+            same sequence. Default: the model writes it greedily; with one stack, none.
         tokenizer: The tokenizer or vocabulary of a model in memory. Default: None, for a path or a `Subject`.
         max_length: Cut the text after this number of tokens. Default: None, refuse a text that does not fit.
 

@@ -15,24 +15,29 @@ from attnworks.core.checks import choice
 from attnworks.core.errors import UsageError
 from attnworks.core.places import HeadId, Slot
 from attnworks.models.anatomy import BlockAnatomy, Part
-from attnworks.models.modes import eval_mode
+from attnworks.models.modes import eval_mode, frozen_weights
 from attnworks.text.tokens import Batch
-from attnworks.traces.layer import LayerTrace
-from attnworks.traces.subject import LayerHook, Subject, first, stream_read
+from attnworks.traces.layer import LayerTrace, first, stream_read
+from attnworks.traces.subject import LayerHook, Subject
 from attnworks.training.objectives.contract import Objective
 
 REMOVABLE_PARTS = ("skip", "mlp", "norm")
 
 
 class OpenGatesHook(LayerHook):
-    """Multiplies every head of every sentence by a gate of one, so that dL / d gate can be computed."""
+    """Multiplies every head of every sentence by a gate of one, so that dL / d gate can be computed.
 
-    def __init__(self) -> None:
+    off    heads whose gates are zero
+    """
+
+    def __init__(self, off: Iterable[HeadId] = ()) -> None:
         self.gates: dict[Slot, Float[Tensor, "b h"]] = {}
+        self.off = HeadsOffHook(off).off
 
     def attention(self, trace: LayerTrace) -> Tensor | None:
-        gate = torch.ones(trace.Y.shape[:2], dtype=trace.Y.dtype, device=trace.Y.device, requires_grad=True)
-        self.gates[trace.slot] = gate
+        gate = torch.ones(trace.Y.shape[:2], dtype=trace.Y.dtype, device=trace.Y.device)
+        gate[:, self.off.get(trace.slot, [])] = 0.0
+        self.gates[trace.slot] = gate.requires_grad_()
         return trace.Y * gate[:, :, None, None]
 
 
@@ -72,7 +77,7 @@ def gate_gradients(
     """
     gates = OpenGatesHook()
     logits = objective.reads_logits and subject.has_logits
-    with eval_mode(subject.model), torch.enable_grad():
+    with eval_mode(subject.model), frozen_weights(subject.model), torch.enable_grad():
         outputs = subject.run(objective.prepare(batch), gates, logits=logits)
         loss = objective.losses(outputs, batch, rows).sum()
         found = torch.autograd.grad(loss, list(gates.gates.values()), allow_unused=True)

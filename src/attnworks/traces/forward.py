@@ -17,8 +17,8 @@ from attnworks.core.notation import tolerance
 from attnworks.core.places import Kind, Slot
 from attnworks.models.anatomy import ATTENTION_ROLES, BlockAnatomy, Part, Role
 from attnworks.text.tokens import Batch, Tokens
-from attnworks.traces.layer import LayerTrace
-from attnworks.traces.subject import LayerHook, Subject, first, stream_read
+from attnworks.traces.layer import LayerTrace, first, stream_read
+from attnworks.traces.subject import LayerHook, Subject
 
 FLOAT32_ROUNDING = 1e-6
 """Relative error of blocks and norms that compute in float32 whatever the type of their input."""

@@ -16,10 +16,9 @@ from attnworks.core.errors import UsageError
 from attnworks.core.notation import tolerance
 from attnworks.models.anatomy import ATTENTION_ROLES, Part, ValueWeights
 from attnworks.traces.forward import FLOAT32_ROUNDING, BlockTrace, ForwardTrace, PartTrace
-from attnworks.traces.layer import LayerTrace
+from attnworks.traces.layer import LayerTrace, first
 from attnworks.traces.maps import maps_of
 from attnworks.traces.paths import FrozenNorm, Hop, PathStep, Source
-from attnworks.traces.subject import first
 
 REMEDY = "leave out measures of paths for this model"
 

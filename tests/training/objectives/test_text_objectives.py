@@ -151,8 +151,9 @@ def test_distance_is_the_difference_of_losses(name: str) -> None:
     objective, batch, whole = CASES[name]
     other = outputs(batch.sides("decoder")[0], CLASSES if name == "labels" else WORDS, seed=29)
     want = objective.losses(other, batch, ROWS) - objective.losses(whole, batch, ROWS)
-    assert_close(objective.distance(other, whole, batch, ROWS), want)
-    assert (objective.distance(whole, whole, batch, ROWS) == 0).all()
+    target = objective.target(whole, batch, ROWS)
+    assert_close(objective.distance(other, target, batch, ROWS), want)
+    assert (objective.distance(whole, target, batch, ROWS) == 0).all()
 
 
 @pytest.mark.parametrize("name", ["lm", "mlm", "seq2seq", "labels"])
@@ -323,10 +324,11 @@ def test_directions_are_spread_evenly() -> None:
 def test_distance_is_one_minus_the_cosine() -> None:
     objective, whole, other = SentenceEmbedding(5), outputs(SOURCE, None), outputs(SOURCE, None, seed=29)
     cosine = (embedding_by_hand(whole, SOURCE) * embedding_by_hand(other, SOURCE)).sum(-1)
-    assert_close(objective.distance(other, whole, BATCH, ROWS), 1 - cosine)
-    assert (objective.distance(whole, whole, BATCH, ROWS) == 0).all()
+    target = objective.target(whole, BATCH, ROWS)
+    assert_close(objective.distance(other, target, BATCH, ROWS), 1 - cosine)
+    assert (objective.distance(whole, target, BATCH, ROWS) == 0).all()
     turned = Outputs(-whole.hidden)
-    assert_close(objective.distance(turned, whole, BATCH, ROWS), torch.full((4,), 2.0))
+    assert_close(objective.distance(turned, target, BATCH, ROWS), torch.full((4,), 2.0))
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=str)
@@ -336,15 +338,16 @@ def test_small_distances_keep_their_digits(dtype: torch.dtype) -> None:
     whole = torch.zeros(1, 5, 2, dtype=dtype)
     whole[..., 0] = 1
     turned = torch.tensor([1.0, angle], dtype=dtype).expand(1, 5, 2)
-    got = SentenceEmbedding().distance(Outputs(turned), Outputs(whole), Batch(side), torch.zeros(1).long())
+    objective, read = SentenceEmbedding(), (Batch(side), torch.zeros(1).long())
+    got = objective.distance(Outputs(turned), objective.target(Outputs(whole), *read), *read)
     assert abs(float(got) / (angle**2 / 2) - 1) < 1e-4
 
 
 def test_embeddings_of_zeros() -> None:
     objective, whole = SentenceEmbedding(5), outputs(SOURCE, None)
     nothing = Outputs(torch.zeros_like(whole.hidden).requires_grad_())
-    assert_close(objective.distance(nothing, whole, BATCH, ROWS), torch.ones(4))
-    assert (objective.distance(nothing, nothing, BATCH, ROWS) == 0).all()
+    assert_close(objective.distance(nothing, objective.target(whole, BATCH, ROWS), BATCH, ROWS), torch.ones(4))
+    assert (objective.distance(nothing, objective.target(nothing, BATCH, ROWS), BATCH, ROWS) == 0).all()
     losses = objective.losses(nothing, BATCH, ROWS)
     assert (losses == 0).all()
 

@@ -1,5 +1,5 @@
-"""Readers of corpora from files and from the Hugging Face Hub; importing this package registers them."""
+"""Readers of corpora from files, from the Hugging Face Hub and from Python itself; importing this registers them."""
 
-from attnworks.text.readers import files, gettext, opus_books
+from attnworks.text.readers import files, gettext, opus_books, pydoc
 
-__all__ = ["files", "gettext", "opus_books"]
+__all__ = ["files", "gettext", "opus_books", "pydoc"]

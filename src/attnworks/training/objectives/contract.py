@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
-from jaxtyping import Float
+from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from attnworks.core.registry import Registry
@@ -19,6 +19,19 @@ class Loss(NamedTuple):
 
     total: Float[Tensor, ""]
     terms: int
+
+
+class Choices(NamedTuple):
+    """What a model chooses at every position of every sentence, of which a cross-entropy is the mean.
+
+    logits     of all that can be chosen; where `counted` is False they may be any numbers, also NaN
+    gold       the right choice
+    counted    True at the positions that the mean is over
+    """
+
+    logits: Float[Tensor, "b n w"]
+    gold: Int[Tensor, "b n"]
+    counted: Bool[Tensor, "b n"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,13 +70,17 @@ class Objective:
 
     name, description    the name of the option, and what the objective measures, in words
     reads_logits         whether it needs logits; if not, the model's output layer need not run
+    chooses              whether the losses are mean cross-entropies of `choices`
     relative             whether only the distance to the unchanged model has a meaning, and single losses have none
+    of_whole_texts       whether it says something about a whole text, which must not be split
     """
 
     name: ClassVar[str]
     description: ClassVar[str]
     reads_logits: ClassVar[bool] = True
+    chooses: ClassVar[bool] = False
     relative: ClassVar[bool] = False
+    of_whole_texts: ClassVar[bool] = False
 
     def prepare(self, batch: Batch) -> Batch:
         """The batch that the model reads, with hidden words for instance."""
@@ -76,12 +93,23 @@ class Objective:
         """
         raise NotImplementedError
 
-    def distance(self, outputs: Outputs, whole: Outputs, batch: Batch, rows: Tensor) -> Float[Tensor, " b"]:
+    def choices(self, outputs: Outputs, batch: Batch, rows: Tensor) -> Choices:
+        """What the losses are mean cross-entropies of. Only objectives that say that they choose have this."""
+        raise NotImplementedError
+
+    def target(self, whole: Outputs, batch: Batch, rows: Tensor) -> Float[Tensor, " *t"]:
+        """What `distance` compares with: of the outputs of the whole model, as little as that needs."""
+        return self.losses(whole, batch, rows)
+
+    def distance(
+        self, outputs: Outputs, target: Float[Tensor, " *t"], batch: Batch, rows: Tensor
+    ) -> Float[Tensor, " b"]:
         """By how much the loss of each sentence is larger than with the whole model.
 
-        outputs, whole    of a model with heads off, and of the whole model
+        outputs    of a model with heads off
+        target     of the whole model, by the method `target`
         """
-        return self.losses(outputs, batch, rows) - self.losses(whole, batch, rows)
+        return self.losses(outputs, batch, rows) - target
 
     def total(self, model: nn.Module, batch: Batch) -> Loss:
         """The sum that training minimises. Only objectives that a model can be trained for have one."""

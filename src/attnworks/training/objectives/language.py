@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from attnworks.core.errors import UsageError
 from attnworks.models import Recurrent, Transformer
 from attnworks.text.tokens import Batch, Tokens
-from attnworks.training.objectives.contract import OBJECTIVES, Loss, Objective, Outputs
+from attnworks.training.objectives.contract import OBJECTIVES, Choices, Loss, Objective, Outputs
 
 HIDDEN_SHARE = 0.15
 LOGITS_AT_ONCE = 2**20
@@ -31,10 +31,15 @@ class NextToken(Objective):
 
     name = "lm"
     description = "how surprised the model is by each next token"
+    chooses = True
 
     def losses(self, outputs: Outputs, batch: Batch, rows: Tensor) -> Float[Tensor, " b"]:
+        return mean_cross_entropy(*self.choices(outputs, batch, rows))
+
+    def choices(self, outputs: Outputs, batch: Batch, rows: Tensor) -> Choices:
+        """The next token of each but the last."""
         tokens = batch.source
-        return mean_cross_entropy(logits_of(outputs)[:, :-1], tokens.ids[:, 1:], tokens.real[:, 1:])
+        return Choices(logits_of(outputs)[:, :-1], tokens.ids[:, 1:], tokens.real[:, 1:])
 
 
 @OBJECTIVES.register("seq2seq")
@@ -49,14 +54,19 @@ class NextTargetToken(Objective):
 
     name = "seq2seq"
     description = "how surprised the decoder is by each next token of the target"
+    chooses = True
 
     def __init__(self, end_id: int | None = None, smoothing: float = 0.0) -> None:
         self.end_id, self.smoothing = end_id, smoothing
 
     def losses(self, outputs: Outputs, batch: Batch, rows: Tensor) -> Float[Tensor, " b"]:
+        return mean_cross_entropy(*self.choices(outputs, batch, rows))
+
+    def choices(self, outputs: Outputs, batch: Batch, rows: Tensor) -> Choices:
+        """The next token of each of the target."""
         if batch.target is None:
             raise UsageError("objective seq2seq", "a target to each source", "sources alone", "give pairs of sentences")
-        return mean_cross_entropy(logits_of(outputs), *batch.labels(self.end_id))
+        return Choices(logits_of(outputs), *batch.labels(self.end_id))
 
     def total(self, model: nn.Module, batch: Batch) -> Loss:
         """The sum over all tokens of the batch. Padding is left out before the vocabulary is read.
@@ -107,6 +117,7 @@ class MaskedToken(Objective):
 
     name = "mlm"
     description = "how surprised the model is by hidden words, 15 % of each sentence"
+    chooses = True
 
     def __init__(self, mask_id: int, seed: int = 0) -> None:
         self.mask_id, self.seed = mask_id, seed
@@ -117,7 +128,11 @@ class MaskedToken(Objective):
         return replace(batch, source=replace(source, ids=ids))
 
     def losses(self, outputs: Outputs, batch: Batch, rows: Tensor) -> Float[Tensor, " b"]:
-        return mean_cross_entropy(logits_of(outputs), batch.source.ids, self.hidden(batch.source))
+        return mean_cross_entropy(*self.choices(outputs, batch, rows))
+
+    def choices(self, outputs: Outputs, batch: Batch, rows: Tensor) -> Choices:
+        """The tokens of C."""
+        return Choices(logits_of(outputs), batch.source.ids, self.hidden(batch.source))
 
     def hidden(self, tokens: Tokens) -> Bool[Tensor, "b i"]:
         """The tokens of C; a token of the text that already is mask_id is left alone."""

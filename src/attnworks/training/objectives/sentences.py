@@ -14,7 +14,7 @@ from torch import Tensor
 
 from attnworks.core.errors import UsageError
 from attnworks.text.tokens import Batch
-from attnworks.training.objectives.contract import OBJECTIVES, Objective, Outputs
+from attnworks.training.objectives.contract import OBJECTIVES, Choices, Objective, Outputs
 from attnworks.training.objectives.language import logits_of
 
 CLASSES_NAMED = 6
@@ -48,11 +48,14 @@ class SentenceEmbedding(Objective):
         e = embeddings(outputs, batch)
         return (e * self.directions(rows, e.shape[-1]).to(e)).sum(-1)
 
-    def distance(self, outputs: Outputs, whole: Outputs, batch: Batch, rows: Tensor) -> Float[Tensor, " b"]:
-        """1 - cos as |e - e_whole|^2 / 2, which keeps its digits where a head changes little."""
-        e, e_whole = embeddings(outputs, batch), embeddings(whole, batch)
-        pointing = e.detach().any(-1).long() + e_whole.detach().any(-1)
-        return (e - e_whole).square().sum(-1) / pointing.clamp_min(1)
+    def target(self, whole: Outputs, batch: Batch, rows: Tensor) -> Float[Tensor, "b e"]:
+        """e_whole."""
+        return embeddings(whole, batch)
+
+    def distance(
+        self, outputs: Outputs, target: Float[Tensor, "b e"], batch: Batch, rows: Tensor
+    ) -> Float[Tensor, " b"]:
+        return turned(embeddings(outputs, batch), target)
 
     def directions(self, rows: Int[Tensor, " b"], width: int) -> Float[Tensor, "b e"]:
         """u of these sentences, in float64."""
@@ -68,21 +71,34 @@ def embeddings(outputs: Outputs, batch: Batch) -> Float[Tensor, "b e"]:
     return F.normalize(total / real.sum(-2).clamp_min(1), dim=-1, eps=torch.finfo(wide).tiny)
 
 
+def turned(e: Float[Tensor, "b e"], e_whole: Float[Tensor, "b e"]) -> Float[Tensor, " b"]:
+    """1 - cos of embeddings as |e - e_whole|^2 / 2, which keeps its digits where a head changes little."""
+    pointing = e.detach().any(-1).long() + e_whole.detach().any(-1)
+    return (e - e_whole).square().sum(-1) / pointing.clamp_min(1)
+
+
 @OBJECTIVES.register("labels")
 class ClassLabels(Objective):
     """L = -log softmax(logits)[label] of each sentence; labels[r] is the class of sentence r of the corpus."""
 
     name = "labels"
     description = "how surprised the model is by the known class of each sentence"
+    chooses = True
+    of_whole_texts = True
 
     def __init__(self, labels: Sequence[int]) -> None:
         self.labels = torch.tensor(labels, dtype=torch.int64)
 
     def losses(self, outputs: Outputs, batch: Batch, rows: Tensor) -> Float[Tensor, " b"]:
-        logits = logits_of(outputs)
-        wide = torch.promote_types(logits.dtype, torch.float32)
-        gold = self.labels[rows.cpu()].to(logits.device)
-        return F.cross_entropy(logits.to(wide), gold, reduction="none")
+        choices = self.choices(outputs, batch, rows)
+        wide = torch.promote_types(choices.logits.dtype, torch.float32)
+        return F.cross_entropy(choices.logits[:, 0].to(wide), choices.gold[:, 0], reduction="none")
+
+    def choices(self, outputs: Outputs, batch: Batch, rows: Tensor) -> Choices:
+        """One choice for each sentence."""
+        logits = logits_of(outputs).unsqueeze(1)  # [b 1 classes]
+        gold = self.labels[rows.cpu()].to(logits.device).unsqueeze(-1)
+        return Choices(logits, gold, torch.ones_like(gold, dtype=torch.bool))
 
 
 def read_labels(
