@@ -72,7 +72,7 @@ def mistake(*arguments: object, code: int = 2) -> str:
 
 def check(found: dict[str, Any]) -> None:
     """The promises of the JSON."""
-    assert found.keys() == {"format", "model", "corpus", "readings", "findings", "notes"}
+    assert found.keys() == {"format", "model", "corpus", "readings", "headline", "findings", "notes"}
     model, readings = found["model"], found["readings"]
     assert model["parameters"] > 0 and model["kinds"] and sum(model["layers"].values()) == len(model["heads"])
     assert found["corpus"]["sentences"] > 0 and found["corpus"]["tokens"] > 0
@@ -120,7 +120,7 @@ def test_models_of_one_side(name: str, folders: dict[str, Path], text: Path) -> 
     assert found["model"]["kinds"] == [kind] and found["model"]["family"] == name
     assert found["corpus"] == {
         "name": str(text), "sentences": len(LINES), "tokens": found["corpus"]["tokens"],
-        "longest": 16 if name == "bert" else 14, "dropped": 0, "written_by_the_model": 0,
+        "longest": 16 if name == "bert" else 14, "dropped": 0, "split": 0, "written_by_the_model": 0,
     }  # fmt: skip
 
 
@@ -139,15 +139,37 @@ def test_models_of_two_sides(name: str, paired: bool, folders: dict[str, Path], 
 
 @pytest.mark.parametrize("name", ["bert", "gpt2", pytest.param("bart", marks=pytest.mark.slow), "small"])
 def test_every_measure(name: str, folders: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Steps of growth are searched with few evaluations: whether there is a reading does not depend on them."""
+    """Steps of growth are searched with few evaluations: whether there is a reading does not depend on them.
+
+    The measure of two texts in one sequence is about models with one stack.
+    """
     monkeypatch.setattr("attnworks.reshape.growth.solvers.MAX_DOUBLINGS", 1)
     monkeypatch.setattr("attnworks.reshape.growth.solvers.MAX_REFINEMENTS", 0)
     text = write_lines(tmp_path / "text.txt", PAIRS[:4])
-    found = examined(folders[name], "--text", text, "--measures", "all")
+    joined = ["--join-pairs"] if name in ONE_SIDE else []
+    found = examined(folders[name], "--text", text, "--measures", "all", *joined)
     check(found)
     measures = {reading.partition(".")[0].partition("@")[0] for reading in found["readings"]}
-    assert measures == set(MEASURES), "each says something"
+    two_stacks = len(found["model"]["kinds"]) > 1
+    missing = ({"probes"} if two_stacks else set()) | (set() if joined else {"sides"})
+    assert measures == {*MEASURES} - missing, "each says something"
+    assert any(note.startswith("probes was not computed") for note in found["notes"]) == two_stacks
     assert any("objective" in note for note in found["notes"])
+
+
+def test_probes_of_causal_models_by_default(folders: dict[str, Path], text: Path) -> None:
+    """`--no-probe` leaves them out, and `--probe` runs them on encoders and beside named measures."""
+
+    def probes(*arguments: object) -> set[str]:
+        found = examined(*arguments, "--text", text)["readings"]
+        return {name for name in found if name.startswith("probes.")}
+
+    causal = probes(folders["gpt2"])
+    assert "probes.copy_loss" in causal and "probes.induction" in causal
+    assert not probes(folders["gpt2"], "--no-probe") and not probes(folders["gpt2"], "--measures", "rank")
+    assert probes(folders["gpt2"], "--measures", "rank", "--probe") == causal
+    assert not probes(folders["bert"])
+    assert probes(folders["bert"], "--probe") == {name for name in causal if not name.endswith("loss")}
 
 
 def test_a_folder_a_report_and_a_pin(folders: dict[str, Path], text: Path, tmp_path: Path) -> None:
@@ -275,10 +297,13 @@ def test_no_text_file(folders: dict[str, Path], tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["bert", "gpt2", "llama", "bart"])
-def test_long_text_is_refused_or_cut(name: str, folders: dict[str, Path], tmp_path: Path) -> None:
+def test_long_text_is_split_or_cut(name: str, folders: dict[str, Path], tmp_path: Path) -> None:
     text = write_lines(tmp_path / "long.txt", [LINES[0], " ".join(["the cat sees"] * 20)])
-    line = mistake(folders[name], "--text", text)
-    assert "line 2" in line and "--max-length 37" in line
+    found = examined(folders[name], "--text", text, "--measures", "rank")
+    assert "1 text is longer than the 37 tokens that the model reads: split into 2 windows" in found["notes"]
+    assert found["corpus"]["split"] == 1 and found["corpus"]["sentences"] == 3
+    pinned = mistake(folders[name], "--text", text, "--pin", "the cat sees " * 20, "--out", tmp_path / "exam")
+    assert "a pinned sentence: expected at most 37 tokens" in pinned
     found = examined(folders[name], "--text", text, "--max-length", 37, "--measures", "rank")
     assert found["corpus"]["longest"] == 37
     assert "positions of the model" in mistake(folders[name], "--text", text, "--max-length", 38)

@@ -257,8 +257,8 @@ def test_names_are_gathered_once(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = []
     of = Readings.of
     monkeypatch.setattr(Readings, "of", lambda self, name: asked.append(name) or of(self, name))
-    exams = [holding(*(stated(f"x.{number}", ("depth",), [0.1]) for number in range(41))) for _ in range(2)]
-    assert compare_exams(*exams).compared == 41
+    before, after = (holding(*(stated(f"x.{number}", ("depth",), [0.1]) for number in range(41))) for _ in range(2))
+    assert compare_exams(before, after).compared == 41
     assert len(asked) < 3 * 41
 
 

@@ -263,7 +263,7 @@ def test_control_characters_are_dropped(tmp_path: Path) -> None:
 @pytest.mark.parametrize("number", [1, 2, "2", None, [2]])
 def test_another_format_is_refused(number: Any, place: Path) -> None:
     forge(place, format=number)
-    assert "exam format 3" in refused(place) and "examine the model again" in refused(place)
+    assert "exam format 4" in refused(place) and "examine the model again" in refused(place)
 
 
 def test_another_exam_json_is_refused(place: Path) -> None:

@@ -28,7 +28,7 @@ from attnworks.exam.reading import Reading, Readings, TextTable
 from attnworks.exam.statistics import Moments
 
 LAYERS, HEADS, SENTENCES, OFFSETS = 3, 5, 17, 7
-ROLES = ("previous", "next", "self", "first", "delimiter", "syntactic", "rare", "uniform", "induction", "duplicate")
+ROLES = ("previous", "next", "self", "retrieval", "aligns", "syntactic", "rare", "offset 4", "induction", "duplicate")
 
 
 def drawn(
@@ -128,8 +128,9 @@ def test_readings_by_name() -> None:
 def test_json_is_plain_and_complete() -> None:
     exam = examined("encoder", "decoder", "cross")
     data = json.loads(json.dumps(exam.to_json(), allow_nan=False))
-    assert data.keys() == {"format", "model", "corpus", "readings", "findings", "notes"}
-    assert data["format"] == 3 and data["model"] == exam.model and data["notes"] == list(exam.notes)
+    assert data.keys() == {"format", "model", "corpus", "readings", "headline", "findings", "notes"}
+    assert data["headline"]["text"] == str(exam.headline)
+    assert data["format"] == 4 and data["model"] == exam.model and data["notes"] == list(exam.notes)
     assert set(data["readings"]) == set(exam.readings)
     entropy = data["readings"]["saturation.entropy@cross"]
     assert entropy["axes"] == ["layer", "head"] and entropy["kind"] == "cross" and entropy["source"] == "S0.14"
@@ -264,9 +265,18 @@ def test_findings_stand_under_the_headings_of_their_groups() -> None:
 
 def test_heads_carry_the_letters_of_their_roles() -> None:
     rows = [line[:19].split() for line in screen(examined()).splitlines() if line[:4] in ("  0 ", "  1 ", "  2 ")]
-    assert rows == [["0", *"·PNS1"], ["1", *"dhrui"], ["2", *"=·PNS"]]
+    assert rows == [["0", *"·PNSc"], ["1", *"ahroi"], ["2", *"=·PNS"]]
     legend = screen(examined())
     assert " P  previous 2" in legend and " ·  no clear role 2" in legend
+
+
+def test_heads_that_only_rest_have_a_sign_of_their_own() -> None:
+    labels = stated("roles.label", ("layer", "head"), [["previous", "none", "none", "none"]])
+    sinks = stated("roles.sink", ("layer", "head"), [["first", "first", "delimiter", "none"]])
+    text = screen(Examination({}, {}, Readings([labels, sinks])))
+    assert ["0", *"P1d·"] in [line.split() for line in text.splitlines()]
+    for item in ("only rests on the first token 1", "only rests on delimiters 1", "no clear role 1", "and rests 1"):
+        assert item in text
 
 
 def test_offsets_share_a_letter_and_odd_labels_are_asked_about() -> None:

@@ -22,7 +22,7 @@ from tests.exam_helpers import LINES, tiny_folder, tiny_tokenizer, write_lines
 from tests.tiny_models import TINY
 
 LONG = "the cat sees a bird and " * 12
-LABELS = ("roles.label", "roles.score", "roles.baseline")
+LABELS = ("roles.label", "roles.score", "roles.baseline", "roles.second", "roles.sink")
 
 
 @pytest.fixture(scope="module")
@@ -59,6 +59,16 @@ def test_few_sentences_are_told(model: Any) -> None:
         note = f"role labels are unreliable: they come from {count} sentences; examine 30 or more"
         assert about(exam, "role labels") == [note]
     assert not about(examined(model, many(RELIABLE_LABEL_SENTENCES), "roles"), "role labels")
+
+
+def test_few_sentences_do_not_matter_to_probes() -> None:
+    """A causal model has the labels that probes decide from any text, and the note is about the others."""
+    causal = TINY["gpt2"].build(dtype=torch.float32)
+    for count, said in ((1, "no {}: 1 sentence is too few, because labels need 3 or more"),
+                        (5, "{} are unreliable: they come from 5 sentences; examine 30 or more")):  # fmt: skip
+        exam = examine(causal, many(count), tokenizer=tiny_tokenizer("gpt2"), measures=["roles"], probe=True, pin=())
+        assert {*LABELS} <= {*exam.readings} and "probes.offset" in exam.readings
+        assert about(exam, "role labels") == [said.format("role labels other than those of probes")]
 
 
 def test_the_threshold_is_where_intervals_are_half_of_the_least_gain() -> None:

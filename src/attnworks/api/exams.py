@@ -44,7 +44,9 @@ def examine(
     tokenizer: Any = None,
     parses: AnyPath | None = None,
     sentences: int = SENTENCES,
+    join_pairs: bool = False,
     measures: Sequence[str] | str | None = None,
+    probe: bool | None = None,
     objective: str | LossFunction | None = None,
     without: Collection[str] | None = None,
     pin: Sequence[str] | None = None,
@@ -69,12 +71,17 @@ def examine(
         tokenizer: The tokenizer or vocabulary of a model in memory. Default: None, for a path or a `Subject`.
         parses: A CoNLL-U file with the syntax of the texts; it is the text itself if `texts` is None. Default: None.
         sentences: Read at most this number of sentences of a file or corpus. Default: 256.
+        join_pairs: Let a model with one stack read source and target of every pair as one sequence, such as
+            [CLS] source [SEP] target [SEP]; in a pin, a tab separates them. Default: False, read the sources alone.
         measures: Names of measures; ["all"] for every measure. Default: None, the fast ones.
+        probe: Also run the model on probes: repeated random tokens, and a needle in a text. They decide which heads
+            attend to the previous token, continue what was repeated, or retrieve. Default: None, for causal models
+            without named `measures`.
         objective: Loss that importance, ablation and bottleneck use: "lm", "mlm", "seq2seq", "embedding",
             "labels:FILE", or a function. Default: None, the one that fits the model.
         without: Run the model in float64 without these parts: "skip", "mlp", "norm". Default: None.
         pin: Sentences whose attention maps are kept for display. Default: None, one sentence of the texts.
-        max_length: Cut texts after this number of tokens. Default: None, refuse texts that do not fit.
+        max_length: Cut texts after this number of tokens. Default: None, split texts that do not fit.
         batch_tokens: Tokens per batch, padding included. Default: 4096.
         seed: Random seed of measures that draw numbers. Default: 0.
         device: Device of a model that is opened from a path. Default: "cpu".
@@ -115,6 +122,10 @@ def examine(
     source = read_texts(texts, sentences=sentences, seed=seed, parses=parses)
     if source.remark is not None:
         progress(source.remark, 0, 0)
+    if join_pairs:
+        opened = opened.with_joined_pairs()
+    elif texts is not None and opened.target is None and any(one.target is not None for one in source.passages):
+        progress("the targets are not read, as the model has one stack; --join-pairs reads them, too", 0, 0)
     pinned = None if pin is None else tuple(pin)
     done, total = 0, 0
 
@@ -132,7 +143,7 @@ def examine(
     exam = run_examination(
         opened,
         source.passages,
-        ExamSettings(measures, objective, tuple(without or ()), pinned, batch_tokens, seed),
+        ExamSettings(measures, objective, tuple(without or ()), pinned, batch_tokens, seed, probe),
         about=source.about,
         receipts=receipts,
         team=team,
@@ -156,7 +167,9 @@ def view(
     tokenizer: Any = None,
     parses: AnyPath | None = None,
     sentences: int = SENTENCES,
+    join_pairs: bool = False,
     measures: Sequence[str] | str | None = None,
+    probe: bool | None = None,
     objective: str | LossFunction | None = None,
     pin: Sequence[str] | None = None,
     max_length: int | None = None,
@@ -178,11 +191,15 @@ def view(
         tokenizer: The tokenizer or vocabulary of a model in memory. Default: None, for a path or a `Subject`.
         parses: A CoNLL-U file with the syntax of the texts; it is the text itself if `texts` is None. Default: None.
         sentences: Read at most this number of sentences of a file or corpus. Default: 256.
+        join_pairs: Let a model with one stack read source and target of every pair as one sequence, such as
+            [CLS] source [SEP] target [SEP]; in a pin, a tab separates them. Default: False, read the sources alone.
         measures: Names of measures; ["all"] for every measure. Default: None, the fast ones.
+        probe: Also run the model on probes: repeated random tokens, and a needle in a text.
+            Default: None, for causal models without named `measures`.
         objective: Loss that importance, ablation and bottleneck use: "lm", "mlm", "seq2seq", "embedding",
             "labels:FILE", or a function. Default: None, the one that fits the model.
         pin: Sentences whose attention maps are shown. Default: None, one sentence of the texts.
-        max_length: Cut texts after this number of tokens. Default: None, refuse texts that do not fit.
+        max_length: Cut texts after this number of tokens. Default: None, split texts that do not fit.
         batch_tokens: Tokens per batch, padding included. Default: 4096.
         seed: Random seed of measures that draw numbers. Default: 0.
         device: Device of a model that is opened from a path. Default: "cpu".
@@ -200,7 +217,9 @@ def view(
     _check_measures(measures)
     if isinstance(subject, Examination) or (isinstance(subject, str | os.PathLike) and is_exam_folder(subject)):
         chosen = {"texts": texts, "parses": parses, "measures": measures, "objective": objective, "pin": pin}
+        chosen |= {"probe": probe}
         chosen |= {"max_length": max_length, "sentences": sentences if sentences != SENTENCES else None}
+        chosen |= {"join_pairs": join_pairs or None}
         if given := [option for option, value in chosen.items() if value is not None]:
             got = "an examination, which is shown as it is"
             raise UsageError(f"view with {', '.join(given)}", "a model", got, "leave that out, or view the model")
@@ -218,8 +237,8 @@ def view(
         if shown.folder is not None and receipts_of(str(shown.folder)):
             model = shown.folder
         shown = examine(
-            shown, texts, parses=parses, sentences=sentences, measures=measures, objective=objective, pin=pin,
-            batch_tokens=batch_tokens, seed=seed, progress=progress,
+            shown, texts, parses=parses, sentences=sentences, join_pairs=join_pairs, measures=measures, probe=probe,
+            objective=objective, pin=pin, batch_tokens=batch_tokens, seed=seed, progress=progress,
         )  # fmt: skip
     page = write_page(PageExam(shown, label), file, model=model)
     return replace(page, opened=open and open_file(file))

@@ -28,7 +28,7 @@ def open(
         device: Device of the model: "cpu", "cuda", "cuda:1" or "mps". Default: "cpu".
         dtype: Type of weights and activations: "float32", "float64" or "bfloat16", or a `torch.dtype`. Default:
             "float32", also for checkpoints in half precision, which a warning says.
-        max_length: Cut texts after this number of tokens. Default: None, refuse texts that do not fit.
+        max_length: Cut texts after this number of tokens. Default: None, split texts that do not fit.
 
     Returns:
         A `Subject`: the model with its tokenizer. For the folder of an examination, an `Examination`.

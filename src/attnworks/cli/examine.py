@@ -49,10 +49,16 @@ def exam_options(command: F) -> F:
             help="Read at most N sentences.",
         ),
         click.option(
+            "--join-pairs",
+            is_flag=True,
+            help="Let a model with one stack read source and target of every pair as one sequence, such as [CLS] "
+            "source [SEP] target [SEP]; in a pin, a tab separates them.  [default: read the sources alone]",
+        ),
+        click.option(
             "--max-length",
             type=click.IntRange(1),
             metavar="N",
-            help="Cut sentences after N tokens.  [default: refuse sentences that do not fit the model]",
+            help="Cut sentences after N tokens.  [default: split sentences that do not fit the model]",
         ),
         click.option(
             "--measures",
@@ -60,6 +66,13 @@ def exam_options(command: F) -> F:
             metavar="NAMES",
             help="Measures to compute, comma-separated; all for every measure, whose costs are printed first.  "
             "[default: the fast ones; see --list-measures]",
+        ),
+        click.option(
+            "--probe/--no-probe",
+            default=None,
+            help="Also run the model on probes: repeated random tokens, and a needle in a text. They decide "
+            "which heads attend to the previous token, continue what was repeated, or retrieve.  [default: for causal "
+            "models, unless --measures is given]",
         ),
         click.option(
             "--list-measures",
@@ -132,6 +145,7 @@ def examine(model: str, **options: Any) -> None:
       attnworks examine MODEL --measures rank,roles,paths --pin "It was tired." --report report.html
       attnworks examine MODEL --without skip,mlp --json
       attnworks examine MODEL --measures all --objective mlm
+      attnworks examine bert-folder --text pairs.tsv --join-pairs
       attnworks examine --list-measures
     """
     as_json = prepare(options)

@@ -17,6 +17,8 @@ from attnworks.exam.head_matches import Match, State, match_heads
 from attnworks.exam.lineage import LINEAGE, Lineage, read_lineage
 from attnworks.exam.reading import LayerValues, Reading
 from attnworks.exam.statistics import CONFIDENCE
+from attnworks.exam.verdict import ScoreRecord, verdict_of
+from attnworks.training.curves import TRAINING
 
 COMPARISON_FORMAT = 2
 FALSE_DISCOVERY_RATE = 0.05
@@ -27,7 +29,7 @@ DERIVED_READINGS = {
     "structure.explained",
 }  # fmt: skip
 """Readings that follow from others, which are compared."""
-UNLISTED_KEYS = ("cost", LINEAGE)
+UNLISTED_KEYS = ("cost", LINEAGE, TRAINING)
 """Entries of the description of a model that are not listed among its differences."""
 COMPARED_AXES = {("depth",), ("layer",), ("layer", "head")}
 """Axes of readings that are compared number by number."""
@@ -97,6 +99,7 @@ class Comparison:
     roles             those of them whose label changed
     curves            readings along depth
     notes             what cannot be compared, what changed but is not compared number by number, and what else differs
+    verdict           the result in clauses, the most important first
     names             what the two examinations are called
     top               how many changes are shown; `changes` has all of them
     """
@@ -109,6 +112,7 @@ class Comparison:
     curves: tuple[DepthCurve, ...]
     notes: tuple[str, ...]
     names: tuple[str, str] = ("before", "after")
+    verdict: tuple[str, ...] = ()
     top: int = 10
 
     @property
@@ -136,6 +140,7 @@ class Comparison:
     def to_json(self) -> dict[str, Any]:
         return {
             "format": COMPARISON_FORMAT,
+            "verdict": list(self.verdict),
             "compared": self.compared,
             "nothing_changed": self.nothing_changed,
             "changes": [change.to_json() for change in self.changes],
@@ -152,8 +157,10 @@ class Comparison:
         }
 
 
-def compare_exams(before: Examination, after: Examination) -> Comparison:
+def compare_exams(before: Examination, after: Examination, receipts: Sequence[ScoreRecord] = ()) -> Comparison:
     """Compare every number that both have: per head, per layer and along depth. Notes name all other changes.
+
+    The verdict tells scores, such as BLEU, from the `receipts` of the second model.
 
     Heads of a reshaped model are matched by their names in the original model, which its examination holds. Heads that
     one model lacks are listed as cut or new; heads that cannot be matched are listed with the reason.
@@ -213,7 +220,7 @@ def compare_exams(before: Examination, after: Examination) -> Comparison:
             (uncompared.unlike if one.name == LABEL_READING else uncompared.nearly).append(label)
         if one.axes == ("depth",):
             curves.append(DepthCurve(label, _numbers(one), _numbers(other)))
-    return Comparison(
+    found = Comparison(
         compared=compared,
         changes=tuple(_kept(changes, compared)),
         heads=tuple(heads),
@@ -222,6 +229,7 @@ def compare_exams(before: Examination, after: Examination) -> Comparison:
         curves=tuple(curves),
         notes=(*notes, *uncompared.notes()),
     )
+    return replace(found, verdict=verdict_of(found, before, after, receipts))
 
 
 @dataclass

@@ -26,7 +26,9 @@ class ComparisonSummary:
         found, top, width = self.found, self.found.top, options.max_width
         before, after = found.names
         yield Text.assemble((before, "bold"), " → ", (after, "bold"))
-        yield Text(_verdict(found), "dim" if found.nothing_changed else "")
+        if found.verdict and not found.nothing_changed:
+            yield Text(in_one_sentence(found.verdict), "bold")
+        yield Text(_count(found), "dim" if found.nothing_changed else "")
         yield from map(Text, heads_in_words(found))
         unknown = [change for change in found.changes if change.certain is None]
         for title, changes in (
@@ -47,7 +49,7 @@ class ComparisonSummary:
             yield from (_bullet("-", note, "dim") for note in found.notes)
 
 
-def _verdict(found: Comparison) -> str:
+def _count(found: Comparison) -> str:
     if found.nothing_changed:
         return f"nothing changed: all {found.compared:,} numbers are the same"
     judged = sum(change.certain is not None for change in found.changes)
@@ -55,6 +57,11 @@ def _verdict(found: Comparison) -> str:
         return f"none of the {found.compared:,} numbers that are compared one by one differs by more than rounding"
     differ = f"{len(found.changes):,} of {found.compared:,} numbers differ"
     return f"{differ}, {len(found.certain):,} beyond chance" if judged else differ
+
+
+def in_one_sentence(clauses: Sequence[str]) -> str:
+    """12 of 24 heads are gone; 15 % fewer parameters."""
+    return f"{'; '.join(clauses)}."
 
 
 def heads_in_words(found: Comparison) -> Iterator[str]:

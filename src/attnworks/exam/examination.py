@@ -15,16 +15,20 @@ from torch import Tensor
 
 from attnworks.core.display import counted, data_frame
 from attnworks.core.places import KINDS, HeadId, Kind, Slot
+from attnworks.exam.attended import AttendedTokens
 from attnworks.exam.reading import Reading, Readings
+from attnworks.text.passages import Passage, Text, from_texts
 from attnworks.traces.layer import LayerTrace
 from attnworks.traces.maps import maps_of
+from attnworks.traces.rows import grams_of, sink_keys, value_sizes
 from attnworks.traces.subject import LayerHook, Subject
 from attnworks.traces.text import TokenizedText
 
 if TYPE_CHECKING:
+    from attnworks.exam.headline import Headline
     from attnworks.page.file import WrittenPage
 
-EXAM_FORMAT = 3
+EXAM_FORMAT = 4
 
 PIN_EASY_TOKENS, PIN_MAX_TOKENS = 32, 128
 """By default a sentence of at most PIN_EASY_TOKENS is kept, or else the shortest, if it has at most PIN_MAX_TOKENS."""
@@ -38,6 +42,7 @@ class ExamFinding:
     readings   names of the readings that it follows from
     heads      heads that it describes, as enc.3.7
     group      heading under which it is shown
+    command    what to run next, with MODEL for the model; "" where there is nothing to run
     """
 
     text: str
@@ -45,6 +50,7 @@ class ExamFinding:
     readings: tuple[str, ...]
     heads: tuple[str, ...] = ()
     group: str = ""
+    command: str = ""
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self) | {"readings": list(self.readings), "heads": list(self.heads)}
@@ -56,11 +62,16 @@ class Pin:
 
     tokens    of the sentence (of the source, if there are two sides)
     target    tokens that the decoder reads, if they are not those of the source
+    sizes     |v_j W_O| of every key, in float16: the factor of what its weights add to the stream (Kobayashi et al.
+              2020); nothing for layers whose W_O is not known
+    sinks     the keys of each layer at which attention rests: the first token and special tokens
     """
 
     tokens: tuple[str, ...]
     maps: Mapping[Slot, Float[Tensor, "h i j"]]
     target: tuple[str, ...] | None = None
+    sizes: Mapping[Slot, Float[Tensor, "h j"]] = field(default_factory=dict)
+    sinks: Mapping[Slot, tuple[int, ...]] = field(default_factory=dict)
 
     def sides(self, kind: Kind) -> tuple[tuple[str, ...], tuple[str, ...]]:
         """The tokens of rows (queries) and of columns (keys) of the maps of this kind."""
@@ -69,10 +80,22 @@ class Pin:
 
     @classmethod
     def of(
-        cls, tokens: tuple[str, ...], maps: Mapping[Slot, Float[Tensor, "h i j"]], target: tuple[str, ...] | None = None
+        cls,
+        tokens: tuple[str, ...],
+        maps: Mapping[Slot, Float[Tensor, "h i j"]],
+        target: tuple[str, ...] | None = None,
+        sizes: Mapping[Slot, Float[Tensor, "h j"]] | None = None,
+        sinks: Mapping[Slot, tuple[int, ...]] | None = None,
     ) -> Pin:
-        """Maps of any dtype and device, rounded to float16."""
-        return cls(tokens, {slot: P.detach().to("cpu", torch.float16) for slot, P in maps.items()}, target)
+        """Maps and sizes of any dtype and device, rounded to float16."""
+
+        def half(tables: Mapping[Slot, Tensor]) -> dict[Slot, Tensor]:
+            largest = torch.finfo(torch.float16).max
+            return {
+                slot: one.detach().clamp(-largest, largest).to("cpu", torch.float16) for slot, one in tables.items()
+            }
+
+        return cls(tokens, half(maps), target, half(sizes or {}), dict(sinks or {}))
 
 
 @dataclass(frozen=True, eq=False)
@@ -85,6 +108,7 @@ class Examination:
     findings    what stands out, group after group, in each the largest effect first
     notes       what could not be measured, and why
     pins        sentences with their attention maps
+    attended    which tokens get the attention of each head, with examples; None where rows were not measured
     """
 
     model: Mapping[str, Any]
@@ -93,12 +117,20 @@ class Examination:
     findings: tuple[ExamFinding, ...] = ()
     notes: tuple[str, ...] = ()
     pins: tuple[Pin, ...] = field(default=(), repr=False)
+    attended: AttendedTokens | None = field(default=None, repr=False)
 
     def __getitem__(self, name: str) -> Reading:
         return self.readings[name]
 
     def __contains__(self, name: object) -> bool:
         return name in self.readings
+
+    @property
+    def headline(self) -> Headline:
+        """The two or three facts with the largest effect, in one sentence, with the figures behind it."""
+        from attnworks.exam.headline import headline_of
+
+        return headline_of(self.readings)
 
     def grouped_findings(self) -> dict[str, list[ExamFinding]]:
         """Heading -> its findings, in their order."""
@@ -179,6 +211,7 @@ class Examination:
             "model": dict(self.model),
             "corpus": dict(self.corpus),
             "readings": {name: self.readings[name].to_json() for name in self.readings},
+            "headline": self.headline.to_json(),
             "findings": [finding.to_json() for finding in self.findings],
             "notes": list(self.notes),
         }
@@ -196,13 +229,24 @@ def _by_head(reading: Reading) -> dict[HeadId, Any]:
 
 
 class KeepMapsHook(LayerHook):
-    """Keeps the maps of the first sentence of a batch."""
+    """Keeps the maps of the first sentence of a batch, its sinks, and |v_j W_O| of its keys."""
 
     def __init__(self) -> None:
         self.maps: dict[Slot, Tensor] = {}
+        self.sizes: dict[Slot, Tensor] = {}
+        self.sinks: dict[Slot, tuple[int, ...]] = {}
 
     def attention(self, trace: LayerTrace) -> Tensor | None:
-        self.maps[trace.slot] = torch.cat([piece.P for piece in maps_of(trace)], 1)[0]
+        grams, maps, sizes = grams_of(trace), [], []
+        for piece in maps_of(trace):
+            if piece.sentences.start == 0:
+                maps.append(piece.P[0])
+                if grams is not None:
+                    sizes.append(value_sizes(piece, grams)[0])
+        self.maps[trace.slot] = torch.cat(maps)
+        if sizes:
+            self.sizes[trace.slot] = torch.cat(sizes)
+        self.sinks[trace.slot] = tuple(sink_keys(trace.keys)[0].nonzero()[:, 0].tolist())
         return None
 
 
@@ -218,7 +262,17 @@ def pin_maps(subject: Subject, text: TokenizedText) -> Pin:
 def pin_of(subject: Subject, text: TokenizedText, keep: KeepMapsHook) -> Pin:
     """The maps in `keep`, with the tokens of the first sentence of the first batch."""
     tokens, target = subject.tokens_of(text)
-    return Pin.of(tokens, keep.maps, target)
+    return Pin.of(tokens, keep.maps, target, keep.sizes, keep.sinks)
+
+
+def pinned_text(subject: Subject, line: str, batch_tokens: int) -> TokenizedText:
+    """A sentence to pin; where pairs are joined, a tab separates its two texts."""
+    source, _, target = map(str.strip, line.partition("\t"))
+    joins = source and target and subject.source is not None and subject.source.joins_pairs
+    passages = [Passage(Text(source), Text(target))] if joins else from_texts([line])[0]
+    text = subject.read(passages, batch_tokens=batch_tokens)
+    text.check_whole("a pinned sentence")
+    return text
 
 
 def one_sentence(text: TokenizedText) -> list[TokenizedText]:

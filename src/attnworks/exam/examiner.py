@@ -14,10 +14,12 @@ from attnworks.core.errors import UsageError
 from attnworks.core.places import HeadId, Kind, Slot
 from attnworks.core.team import Team
 from attnworks.core.tensors import Scratch
-from attnworks.exam.examination import Examination, one_sentence, pin_maps
+from attnworks.exam.attended import AttendedSums
+from attnworks.exam.examination import Examination, one_sentence, pin_maps, pinned_text
 from attnworks.exam.findings import find
 from attnworks.exam.lineage import LINEAGE, ReshapeRecord, lineage_of
 from attnworks.exam.measure import (
+    MEASURES,
     Measure,
     MeasureContext,
     PlacedSample,
@@ -31,16 +33,17 @@ from attnworks.exam.measures.cost import cost_of_sentence
 from attnworks.exam.reading import Reading, Readings, sentences_are
 from attnworks.exam.statistics import Accumulator, not_finite
 from attnworks.models.modes import eval_mode, in_float64
-from attnworks.text.passages import Passage, from_texts
+from attnworks.text.passages import Passage
 from attnworks.text.tokens import Batch
 from attnworks.traces.edits import CountHeadsHook, HeadsOffHook, gate_gradients, without_parts
 from attnworks.traces.forward import ForwardTrace, record_forward
 from attnworks.traces.layer import LayerTrace, StreamTrace
 from attnworks.traces.loss import TextLoss
 from attnworks.traces.maps import Maps
-from attnworks.traces.rows import rows_of
+from attnworks.traces.rows import grams_of, rows_of
 from attnworks.traces.subject import LayerHook, Subject
 from attnworks.traces.text import EXAM_BATCH_TOKENS, TokenizedText
+from attnworks.training.curves import TRAINING, read_curves
 from attnworks.training.objectives import choose_objective
 from attnworks.training.objectives.contract import Objective
 from attnworks.training.objectives.sentences import LossFunction
@@ -49,14 +52,17 @@ from attnworks.training.objectives.sentences import LossFunction
 class MeasureHook(LayerHook):
     """Gives every layer of a forward pass to the measures, and accumulates their samples."""
 
-    def __init__(self, measures: Sequence[Measure], accumulator: Accumulator) -> None:
-        self.accumulator = accumulator
+    def __init__(
+        self, measures: Sequence[Measure], accumulator: Accumulator, attended: AttendedSums | None = None
+    ) -> None:
+        self.accumulator, self.attended = accumulator, attended
         self.by_method = {
             method: [measure for measure in measures if overrides(measure, method)]
             for method in ("pointers", "rows", "maps", "layer", "stream", "weights")
         }
         self.span = max((measure.context.span for measure in measures), default=0)
         self.measured_weights: set[Slot] = set()
+        self.grams: dict[Slot, Tensor | None] = {}
         self.scratch = Scratch()
 
     def attention(self, trace: LayerTrace) -> Tensor | None:
@@ -74,9 +80,11 @@ class MeasureHook(LayerHook):
             for measure in self.by_method["pointers"]:
                 pointers |= measure.pointers(slot, trace.queries, trace.keys)
             read_maps = partial(self._maps, trace.heads) if self.by_method["maps"] else None
-            rows = rows_of(trace, self.span, pointers, read_maps, self.scratch)
+            rows = rows_of(trace, self.span, pointers, read_maps, self.scratch, self._grams(trace))
             for measure in self.by_method["rows"]:
                 self._fold(measure.rows(rows), slot)
+            if self.attended is not None:
+                self.attended.add(rows)
         return None
 
     def stream(self, stream: StreamTrace) -> None:
@@ -91,6 +99,12 @@ class MeasureHook(LayerHook):
             except torch.linalg.LinAlgError as error:  # pyright: ignore[reportPrivateImportUsage]
                 raise not_finite(f"{measure.name} of {_named(stream)}") from error
             self._fold(samples, Slot(stream.kind, stream.depth))
+
+    def _grams(self, trace: LayerTrace) -> Tensor | None:
+        """`grams_of` a layer, computed once."""
+        if trace.slot not in self.grams:
+            self.grams[trace.slot] = grams_of(trace)
+        return self.grams[trace.slot]
 
     def _maps(self, heads: int, maps: Maps) -> None:
         for measure in self.by_method["maps"]:
@@ -121,7 +135,10 @@ DEEP_PASS_TOKENS = 1024
 
 @dataclass(frozen=True)
 class ExamSettings:
-    """The keyword arguments of `attnworks.examine`. With `pin=None` a sentence is chosen."""
+    """The keyword arguments of `attnworks.examine`.
+
+    With `pin=None` a sentence is chosen; with `probe=None` causal models are probed, unless `measures` are named.
+    """
 
     measures: Sequence[str] | None = None
     objective: str | LossFunction | None = None
@@ -129,6 +146,15 @@ class ExamSettings:
     pin: tuple[str, ...] | None = ()
     batch_tokens: int = EXAM_BATCH_TOKENS
     seed: int = 0
+    probe: bool | None = None
+
+    def measures_for(self, subject: Subject) -> list[type[Measure]]:
+        """The measures for a model: by default with probes if it is a causal language model."""
+        chosen, probes = choose_measures(self.measures), MEASURES["probes"]
+        is_causal = subject.abilities.kind == "decoder" and subject.source is not None
+        if self.probe or (self.probe is None and self.measures is None and is_causal):
+            return list(dict.fromkeys([*chosen, probes]))
+        return [measure for measure in chosen if measure is not probes or self.probe is None]
 
 
 class Examiner:
@@ -146,12 +172,14 @@ class Examiner:
         self.subject, self.text, self.measures = subject, text, measures
         self.settings, self.team, self.advance = settings, team, advance
         self.accumulator = Accumulator(spec for measure in measures for spec in measure.declares())
-        self.hook = MeasureHook(measures, self.accumulator)
-        self.notes: list[str] = []
+        self.attended = AttendedSums(text)
+        self.hook = MeasureHook(measures, self.accumulator, self.attended)
+        self.notes: list[str] = [] if text.split_note is None else [text.split_note]
         self.unsound: dict[Kind, float] = {}
         self.refused: dict[tuple[str, Kind], str] = {}
         self.heads: dict[Slot, int] = {}
-        self.loss_readings: list[Reading] = []
+        self.own_readings: list[Reading] = []
+        self.probe_measures = [measure for measure in measures if overrides(measure, "probe")]
         self.depth_measures, self.gradient_measures, self.ablation_measures, self.loss_measures = (
             [measure for measure in measures if overrides(measure, method)]
             for method in ("forward", "gradient", "ablated", "from_loss")
@@ -167,7 +195,8 @@ class Examiner:
         ablations = 1 + sum(self._count_heads().values()) if self.ablation_measures else 0
         on_loss = sum(measure.passes for measure in self.loss_measures)
         passes = 1 + bool(self.depth_measures) + bool(self.gradient_measures) + on_loss + ablations
-        return passes * sum(len(self.text.batches[number]) for number in self.batches)
+        probes = sum(measure.probe_sequences for measure in self.probe_measures) if self.team.leads else 0
+        return passes * sum(len(self.text.batches[number]) for number in self.batches) + probes
 
     def run(self) -> None:
         objective = self.objective
@@ -185,13 +214,19 @@ class Examiner:
                 self._ablate(batch, rows, objective)
             self.accumulator.flush()
         if self.loss_measures and objective is not None:
-            self.loss_readings = self.team.gather(self._from_loss(objective) if self.team.leads else [])[0]
+            self.own_readings += self.team.gather(self._from_loss(objective) if self.team.leads else [])[0]
+        if self.probe_measures:
+            self.own_readings += self.team.gather(self._probe() if self.team.leads else [])[0]
         if self.settings.without:
             self.notes.append(f"run without {', '.join(self.settings.without)}, in float64")
         states = self.team.gather(self.accumulator.state())
         for rank, state in enumerate(states):
             if rank != self.team.rank:
                 self.accumulator.merge(state)
+        sums = self.team.gather(self.attended.state())
+        for rank, state in enumerate(sums):
+            if rank != self.team.rank:
+                self.attended.merge(state)
         for measure, found in zip(self.measures, self._reasons(), strict=True):
             measure.reasons = found
         errors = [item for table in self.team.gather(self.unsound) for item in table.items()]
@@ -216,12 +251,14 @@ class Examiner:
         names = {spec.name: measure.name for measure in self.depth_measures for spec in measure.declares()}
         refused = {*self.refused, *((name, kind) for name in names.values() for kind in self.unsound)}
         sound = [found for found in readings.values() if (names.get(found.name), found.kind) not in refused]
-        readings = Readings([*sound, *self.loss_readings])
+        readings = Readings([*sound, *self.own_readings])
         for measure in self.measures:
             for reading in measure.conclude(readings):
                 readings.add(reading)
+        chosen = self.settings.measures or ()
         for measure in self.measures:
-            if measure not in self.depth_measures and not any(readings.of(spec.name) for spec in measure.declares()):
+            expected = measure not in self.depth_measures and not (measure.needs_pairs and measure.name not in chosen)
+            if expected and not any(readings.of(spec.name) for spec in measure.declares()):
                 self.notes.append(absence_note(measure))
             self.notes.extend(missing_notes(measure, readings, self._count_heads()))
             self.notes.extend(measure.remarks(readings))
@@ -238,6 +275,8 @@ class Examiner:
             sentences=self.text.passages,
             class_names=labels if self.subject.abilities.classes else None,
         )
+        if chosen.of_whole_texts:
+            self.text.check_whole(f"the objective {chosen.name!r}")
         used = f"the importance of heads is measured by the objective {chosen.name!r}: {chosen.description}"
         unused = f"the objective {chosen.name!r} was not used: only importance, ablation and bottleneck need one"
         self.notes.append(used if self.needs_objective else unused)
@@ -283,13 +322,13 @@ class Examiner:
         read = objective.prepare(batch)
         with torch.inference_mode():
             needs_logits = objective.reads_logits and self.subject.has_logits
-            whole = self.subject.run(read, logits=needs_logits)
+            target = objective.target(self.subject.run(read, logits=needs_logits), batch, rows)
             self.advance(len(batch))
             for slot, heads in self._count_heads().items():
                 changes: list[Tensor] = []
                 for head in range(heads):
                     off = self.subject.run(read, HeadsOffHook([HeadId(slot, head)]), logits=needs_logits)
-                    changes.append(objective.distance(off, whole, batch, rows))
+                    changes.append(objective.distance(off, target, batch, rows))
                     self.advance(len(batch))
                 self._fold(
                     PlacedSample(name, slot, sample)
@@ -303,6 +342,15 @@ class Examiner:
         loss, found = TextLoss(self.subject, objective, self.text), list[Reading]()
         for measure in self.loss_measures:
             readings, notes = measure.from_loss(loss, self.advance)
+            found.extend(readings)
+            self.notes.extend(notes)
+        return found
+
+    def _probe(self) -> list[Reading]:
+        """Readings of measures with texts of their own."""
+        found: list[Reading] = []
+        for measure in self.probe_measures:
+            readings, notes = measure.probe(self.subject, self.advance)
             found.extend(readings)
             self.notes.extend(notes)
         return found
@@ -341,6 +389,8 @@ class Examiner:
         }
         if self.settings.without:
             about["without"] = list(self.settings.without)
+        if self.subject.folder is not None and (curves := read_curves(self.subject.folder)):
+            about[TRAINING] = curves
         if any(measure.name == "cost" for measure in self.measures):
             about["cost"] = cost_of_sentence(self.subject, self._first_sentence())
         return about
@@ -374,10 +424,10 @@ def run_examination(
         pinned = (
             one_sentence(text)
             if settings.pin is None
-            else [subject.read(from_texts([line])[0], batch_tokens=settings.batch_tokens) for line in settings.pin]
+            else [pinned_text(subject, line, settings.batch_tokens) for line in settings.pin]
         )
         context = MeasureContext(text.longest, settings.seed, len(text.kept), text.lengths)
-        chosen = [measure(context) for measure in choose_measures(settings.measures)]
+        chosen = [measure(context) for measure in settings.measures_for(subject)]
         weightless = layers_without_weights(subject.model)
         measures = applicable_measures(chosen, settings.measures, weightless)
         exam = Examiner(subject, text, measures, settings, team, advance)
@@ -396,4 +446,5 @@ def run_examination(
     return Examination(
         model=about_model, corpus={**(about or {}), **text.about()}, readings=readings,
         findings=find(readings), notes=(*subject.remarks, *subject.remarks_on_layers(), *exam.notes), pins=pins,
+        attended=exam.attended.result(subject),
     )  # fmt: skip

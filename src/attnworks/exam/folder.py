@@ -28,6 +28,7 @@ from attnworks.core.folders import (
     write_tensors,
 )
 from attnworks.core.places import Kind, Slot
+from attnworks.exam.attended import attended_from_json, attended_to_json
 from attnworks.exam.examination import EXAM_FORMAT, ExamFinding, Examination, Pin
 from attnworks.exam.lineage import read_lineage
 from attnworks.exam.measure import ReadingSpec
@@ -48,13 +49,14 @@ def write_exam(exam: Examination, folder: str | os.PathLike[str]) -> Path:
     check_exam_place(folder)
     with new_folder(folder) as scratch:
         maps = {f"{index}/{slot}": P for index, pin in enumerate(exam.pins) for slot, P in pin.maps.items()}
+        sizes = {f"{index}/{slot}/sizes": v for index, pin in enumerate(exam.pins) for slot, v in pin.sizes.items()}
         text = seal(_outline(exam))
         (scratch / EXAM_FILE).write_bytes(text)
         manifest = {
             "format": EXAM_FORMAT,
             "exam_sha256": sha256(text),
             "readings": write_tensors(scratch / READINGS_FILE, _reading_tensors(exam.readings)),
-            "pins": write_tensors(scratch / PINS_FILE, maps),
+            "pins": write_tensors(scratch / PINS_FILE, maps | sizes),
         }
         (scratch / EXAM_MANIFEST_FILE).write_bytes(seal(manifest))
     return folder
@@ -103,9 +105,12 @@ def _outline(exam: Examination) -> dict[str, Any]:
                 "tokens": list(pin.tokens),
                 "target": None if pin.target is None else list(pin.target),
                 "slots": [str(slot) for slot in pin.maps],
+                **({"sizes": [str(slot) for slot in pin.sizes]} if pin.sizes else {}),
+                **({"sinks": {str(slot): list(keys) for slot, keys in pin.sinks.items()}} if pin.sinks else {}),
             }
             for pin in exam.pins
         ],
+        **({} if exam.attended is None else {"attended": attended_to_json(exam.attended)}),
     }
 
 
@@ -142,7 +147,7 @@ def _tensor_name(name: str, kind: str, row: int, part: str) -> str:
 
 def _fill(outline: dict[str, Any], numbers: dict[str, Tensor], maps: dict[str, Tensor]) -> Examination:
     """Every tensor is removed from its dictionary when it is used; one that remains is an error."""
-    _only(outline, {"format", "model", "corpus", "readings", "findings", "notes", "pins"})
+    _only(outline, {"format", "model", "corpus", "readings", "findings", "notes", "pins"}, optional={"attended"})
     readings = Readings([_reading(made, numbers) for made in _list(outline["readings"], dict)])
     if len(readings) != len(outline["readings"]):
         raise ValueError("a reading twice")
@@ -157,8 +162,9 @@ def _fill(outline: dict[str, Any], numbers: dict[str, Tensor], maps: dict[str, T
         raise ValueError(str(error)) from error
     findings = tuple(_finding(made) for made in _list(outline["findings"], dict))
     return Examination(
-        outline["model"], outline["corpus"], readings, findings, tuple(_list(outline["notes"], str)), pins
-    )
+        outline["model"], outline["corpus"], readings, findings, tuple(_list(outline["notes"], str)), pins,
+        attended_from_json(outline["attended"]) if "attended" in outline else None,
+    )  # fmt: skip
 
 
 def _reading(made: dict[str, Any], numbers: dict[str, Tensor]) -> Reading:
@@ -186,21 +192,32 @@ def _reading(made: dict[str, Any], numbers: dict[str, Tensor]) -> Reading:
 
 
 def _pin(index: int, made: dict[str, Any], maps: dict[str, Tensor]) -> Pin:
-    _only(made, {"tokens", "target", "slots"})
+    """Sizes and sinks are missing in folders of earlier versions."""
+    _only(made, {"tokens", "target", "slots"}, optional={"sizes", "sinks"})
     target = None if made["target"] is None else tuple(_list(made["target"], str))
     slots = {Slot.parse(name): maps.pop(f"{index}/{name}") for name in _list(made["slots"], str)}
-    pin = Pin(tuple(_list(made["tokens"], str)), slots, target)
+    sizes = {Slot.parse(name): maps.pop(f"{index}/{name}/sizes") for name in _list(made.get("sizes", []), str)}
+    sinks = {Slot.parse(name): tuple(_list(keys, int)) for name, keys in made.get("sinks", {}).items()}
+    pin = Pin(tuple(_list(made["tokens"], str)), slots, target, sizes, sinks)
     for slot, P in slots.items():
         queries, keys = pin.sides(slot.kind)
         if P.dim() != 3 or P.shape[1:] != (len(queries), len(keys)):
             raise ValueError(f"a map of shape {list(P.shape)} for {len(queries)} and {len(keys)} tokens")
+    for slot, v in sizes.items():
+        if slot not in slots or v.shape != slots[slot][:, 0].shape:
+            raise ValueError(f"sizes of shape {list(v.shape)} for the keys of {slot}")
+    for slot, places in sinks.items():
+        if slot not in slots or not all(0 <= place < slots[slot].shape[-1] for place in places):
+            raise ValueError(f"sinks {list(places)[:5]} for the keys of {slot}")
     return pin
 
 
 def _finding(made: dict[str, Any]) -> ExamFinding:
-    _only(made, {"text", "weight", "readings", "heads", "group"})
-    (text, group), (weight,) = _list([made["text"], made["group"]], str), _list([made["weight"]], int | float)
-    return ExamFinding(text, weight, tuple(_list(made["readings"], str)), tuple(_list(made["heads"], str)), group)
+    _only(made, {"text", "weight", "readings", "heads", "group", "command"})
+    text, group, command = _list([made[key] for key in ("text", "group", "command")], str)
+    (weight,) = _list([made["weight"]], int | float)
+    readings, heads = (tuple(_list(made[key], str)) for key in ("readings", "heads"))
+    return ExamFinding(text, weight, readings, heads, group, command)
 
 
 def without_control_characters(made: Any) -> Any:
@@ -214,8 +231,8 @@ def without_control_characters(made: Any) -> Any:
     return made
 
 
-def _only(made: dict[str, Any], keys: set[str]) -> None:
-    if odd := sorted(made.keys() ^ keys):
+def _only(made: dict[str, Any], keys: set[str], optional: frozenset[str] | set[str] = frozenset()) -> None:
+    if odd := sorted((made.keys() - optional) ^ keys):
         raise ValueError(f"{'missing' if odd[0] in keys else 'extra'} {odd[0]!r}")
 
 

@@ -22,6 +22,7 @@ from attnworks.traces.layer import LayerTrace, StreamTrace
 from attnworks.traces.loss import TextLoss
 from attnworks.traces.maps import Maps
 from attnworks.traces.rows import LayerRows
+from attnworks.traces.subject import Subject
 
 BY_DEPTH, BY_LAYER, BY_HEAD = ("depth",), ("layer",), ("layer", "head")
 """Axes of most readings."""
@@ -109,7 +110,8 @@ class MeasureContext:
 class Measure:
     """One quantity or several that belong together. A measure overrides those of these methods that it needs:
 
-    pointers   keys whose weight the measure needs, from the tokens alone: name -> key of each query [b i], or -1
+    pointers   keys whose weight the measure needs, from the tokens alone: name -> up to k different keys of each query
+               [b i k], -1 for none
     rows       statistics of attention rows, one layer at a time
     maps       whole attention maps, some sentences and heads at a time
     layer      Q, K, V, X of a layer
@@ -119,6 +121,7 @@ class Measure:
     gradient   dL / d gate of every head, per sentence, at gates of one
     ablated    L without a head minus L, per sentence
     from_loss  what follows from the loss of the model, once over the whole text
+    probe      readings on texts of the measure's own, once
     conclude   readings that follow from other readings
 
     Every forward and backward pass runs once for all measures.
@@ -134,10 +137,14 @@ class Measure:
     cost: ClassVar[str]
     """What it costs in addition to a forward pass."""
     default: ClassVar[bool] = False
+    needs_pairs: ClassVar[bool] = False
+    """Whether it is about two texts in one sequence; without any, a note says so only if it was chosen by name."""
     requires: ClassVar[tuple[str, ...]] = ()
     """Measures whose readings it needs, and that are therefore taken, too."""
     passes: ClassVar[int] = 0
     """How often `from_loss` runs over the whole text, for the progress bar."""
+    probe_sequences: ClassVar[int] = 0
+    """How many sequences `probe` runs at most, for the progress bar."""
 
     def __init__(self, context: MeasureContext) -> None:
         self.context = context
@@ -151,7 +158,7 @@ class Measure:
     def declares(self) -> tuple[ReadingSpec, ...]:
         raise NotImplementedError
 
-    def pointers(self, slot: Slot, queries: Tokens, keys: Tokens) -> Mapping[str, Int[Tensor, "b i"]]:
+    def pointers(self, slot: Slot, queries: Tokens, keys: Tokens) -> Mapping[str, Int[Tensor, "b i _"]]:
         return {}
 
     def rows(self, rows: LayerRows) -> Samples:
@@ -183,6 +190,13 @@ class Measure:
 
         loss        the loss of the model on the whole text
         advance     called with the number of sentences of each batch, in each of the `passes` over the text
+        """
+        return (), ()
+
+    def probe(self, subject: Subject, advance: Callable[[int], None]) -> tuple[Sequence[Reading], Sequence[str]]:
+        """Readings on texts of its own, and notes of the examination; runs in the first process only.
+
+        advance     called with the number of sequences of each batch, `probe_sequences` in all
         """
         return (), ()
 
@@ -244,8 +258,9 @@ def missing_notes(measure: Measure, readings: Readings, slots: Collection[Slot])
                 why = "no sentence has a value for it"
             if why:
                 by_reason.setdefault((why, () if why == NO_HEADS_LEFT else tuple(where)), []).append(name)
-    if without := by_reason.pop((NO_HEADS_LEFT, ()), None):
-        cut = [slot for slot in empty_layers if slot in slots and any(slot in layers[name] for name in without)]
+    if by_reason.pop((NO_HEADS_LEFT, ()), None):
+        kinds = {reading.kind for name in names for reading in readings.of(name)}
+        cut = [slot for slot in empty_layers if slot in slots and slot.kind in kinds]
         yield f"{measure.name} was not computed in {listed_layers(cut)}: {NO_HEADS_LEFT}"
     for (why, places), found in by_reason.items():
         what = measure.name if found == names and len(names) > 1 else ", ".join(found)

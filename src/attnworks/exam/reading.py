@@ -21,6 +21,10 @@ LayerValues = Tensor | tuple[str, ...]
 
 NO_ROLE = "none"
 """The label of a head without a role."""
+WITHOUT_OUTLIERS = "_without_outliers"
+"""The end of the name of a reading that leaves outlying tokens out."""
+COMMON_OUTLIERS = 0.1
+"""Outlying tokens are common at a depth where a sentence has this number of them on average."""
 
 
 def tensors(rows: Iterable[LayerValues]) -> list[Tensor]:
@@ -314,6 +318,12 @@ class Readings(Mapping[str, Reading]):
 
     def __repr__(self) -> str:
         return f"<Readings: {', '.join(self)}>"
+
+
+def without_outliers(readings: Readings, name: str) -> str:
+    """The name of the reading that leaves outlying tokens out, where they are common; elsewhere that of all tokens."""
+    numbers = [row for reading in readings.of("rank.outliers") for row in tensors(reading.value)]
+    return f"{name}{WITHOUT_OUTLIERS}" if any(bool((row >= COMMON_OUTLIERS).any()) for row in numbers) else name
 
 
 def _shape(row: LayerValues) -> tuple[int, ...]:

@@ -15,21 +15,23 @@ from attnworks.core.display import counted, format_number
 from attnworks.core.places import SHORT_KINDS, Kind
 from attnworks.exam.examination import Examination
 from attnworks.exam.measures import all_measures
-from attnworks.exam.reading import NO_ROLE, Reading, role_group, table_cells
+from attnworks.exam.reading import NO_ROLE, Reading, role_group, table_cells, without_outliers
 
 ROLE_SIGNS = {
     "previous": ("P", "color(74)"),
     "next": ("N", "color(69)"),
     "self": ("S", "color(113)"),
     "offset": ("o", "color(80)"),
-    "first": ("1", "color(220)"),
-    "delimiter": ("d", "color(215)"),
     "syntactic": ("h", "color(177)"),
     "rare": ("r", "color(203)"),
     "induction": ("i", "color(205)"),
+    "retrieval": ("c", "color(212)"),
     "duplicate": ("=", "color(150)"),
-    "uniform": ("u", "color(250)"),
+    "aligns": ("a", "color(45)"),
 }
+SINK_SIGNS = {"first": ("1", "color(220)"), "delimiter": ("d", "color(215)")}
+SINK_LEGENDS = {"first": "rests on the first token", "delimiter": "rests on delimiters"}
+"""Signs of heads without a role that rest somewhere; heads with a role that rest, too, are underlined."""
 INK = "color(233)"
 STRONG = 0.5
 """Heads with this score or more are filled; others carry just the letter."""
@@ -40,6 +42,8 @@ BY_DEPTH = {
     "rank.cosine": ("cosine", "cosine 1: all point the same way"),
     "rank.stable": ("stable rank", "stable rank 1: one direction carries all"),
 }
+LARGEST = "rank.largest_norm"
+"""Shown by depth beside them where tokens are outlying; the others then leave these tokens out."""
 TITLES = {"encoder": "encoder", "decoder": "decoder", "cross": "cross-attention"}
 GAP = 3
 BARS = (6, 3)
@@ -53,13 +57,14 @@ NAMED = 12
 
 
 class ExamSummary:
-    """Model and text, heads by role, depth, findings and notes."""
+    """The headline, model and text, heads by role, depth, findings and notes."""
 
     def __init__(self, exam: Examination) -> None:
         self.exam = exam
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[RenderableType]:
         exam, width = self.exam, options.max_width
+        yield Text(exam.headline.text, "bold")
         yield _header(exam)
         depths = _depths(exam, width)
         for line in _side_by_side([*_grids(exam, depths, width), *depths], width):
@@ -198,6 +203,7 @@ def _grid(exam: Examination, reading: Reading, cell: int, width: int, several: b
     heads = max((len(row) for row in reading.value), default=0)
     across = max(1, min(heads, (width - 4) // cell))
     score = next((found for found in exam.readings.of("roles.score") if found.kind == reading.kind), None)
+    sinks = next((found for found in exam.readings.of("roles.sink") if found.kind == reading.kind), None)
     slots = exam.model.get("heads")
     low, high = _range(reading)
     grid = Text.assemble((TITLES[reading.kind] if several else "layers and heads", "bold"), no_wrap=True)
@@ -214,7 +220,8 @@ def _grid(exam: Examination, reading: Reading, cell: int, width: int, several: b
                 else:
                     scores = None if score is None else score.value[layer]
                     strong = not isinstance(scores, Tensor) or float(scores[head]) >= STRONG
-                    sign, style = _role(row[head], strong)
+                    sink = NO_ROLE if sinks is None else str(sinks.value[layer][head])
+                    sign, style = _role(row[head], strong, sink)
                 grid.append(f" {sign} " if cell > 2 else f"{sign} ", style=style)
     return grid
 
@@ -226,11 +233,12 @@ def _tick(head: int, cell: int) -> str:
     return f"{head:<2}" if head < 10 or head % 2 == 0 else "  "
 
 
-def _role(label: str, strong: bool) -> tuple[str, str]:
+def _role(label: str, strong: bool, sink: str = NO_ROLE) -> tuple[str, str]:
     if label == NO_ROLE:
-        return "·", "dim"
+        return SINK_SIGNS.get(sink, ("·", "dim"))
     sign, colour = ROLE_SIGNS.get(role_group(label), ("?", "white"))
-    return sign, f"bold {INK} on {colour}" if strong else colour
+    under = "" if sink == NO_ROLE else "underline "
+    return sign, under + (f"bold {INK} on {colour}" if strong else colour)
 
 
 def _shade(value: float, low: float, high: float) -> tuple[str, str]:
@@ -248,21 +256,40 @@ def _range(reading: Reading) -> tuple[float, float]:
 
 def _legends(exam: Examination, width: int) -> list[Text]:
     readings = _coloured(exam)
-    rows = [row for reading in readings for row in reading.value if isinstance(row, tuple)]
-    labels = Counter(role_group(label) for row in rows for label in row)
+    roles = _labels(readings)
+    sinks = _labels(exam.readings.of("roles.sink"))
+    sinks = {head: sink for head, sink in sinks.items() if sink != NO_ROLE}
+    labels = Counter(map(role_group, roles.values()))
+    resting = Counter(sinks[head] for head, role in roles.items() if role == NO_ROLE and head in sinks)
     items = []
     for label in sorted(labels.keys() - {NO_ROLE}, key=lambda label: (*ROLE_SIGNS, label).index(label)):
         sign, style = _role(label, strong=True)
         items.append(Text.assemble((f" {sign} ", style), f" {label} {labels[label]}"))
-    if labels[NO_ROLE]:
-        items.append(Text.assemble((" · ", "dim"), f" no clear role {labels[NO_ROLE]}"))
+    for sink, number in resting.items():
+        sign, style = SINK_SIGNS.get(sink, ("?", "white"))
+        items.append(Text.assemble((f" {sign} ", style), f" only {SINK_LEGENDS.get(sink, sink)} {number}"))
+    if unclear := labels[NO_ROLE] - resting.total():
+        items.append(Text.assemble((" · ", "dim"), f" no clear role {unclear}"))
+    if both := sum(role != NO_ROLE and head in sinks for head, role in roles.items()):
+        items.append(Text.assemble((" x ", "underline"), f" has a role and rests {both}"))
     if exam.readings.of("roles.score") and len(labels) > 1:
         items.append(Text(f" filled: score {STRONG} or more", style="dim"))
     for reading in readings if not labels else ():
         low, high = map(format_number, _range(reading))
         items.append(Text(f"{reading.name}@{reading.kind}: 0 is {low}, 9 is {high}", style="dim"))
-    by_depth = [Text(words, style="dim") for name, (_, words) in BY_DEPTH.items() if exam.readings.of(name)]
+    by_depth = [Text(words, style="dim") for _, words in _shown_by_depth(exam).values()]
     return [_wrapped(group, width) for group in (items, by_depth) if group]
+
+
+def _labels(readings: Sequence[Reading]) -> dict[tuple[str, int, int], str]:
+    """(kind, layer, head) -> its label."""
+    return {
+        (reading.kind, layer, head): label
+        for reading in readings
+        for layer, row in enumerate(reading.value)
+        if isinstance(row, tuple)
+        for head, label in enumerate(row)
+    }
 
 
 def _wrapped(items: Sequence[Text], width: int) -> Text:
@@ -293,14 +320,25 @@ def _depths(exam: Examination, width: int) -> list[Table]:
     return tables
 
 
+def _shown_by_depth(exam: Examination) -> dict[str, tuple[str, str]]:
+    """Reading -> heading and legend."""
+    names = {name: without_outliers(exam.readings, name) for name in BY_DEPTH}
+    shown = {names[name]: words for name, words in BY_DEPTH.items() if exam.readings.of(names[name])}
+    if {*shown} <= {*BY_DEPTH}:
+        return shown
+    limit = "largest norm: of a token, over the median; outlying tokens are left out of the rest"
+    return shown | {LARGEST: ("largest norm", limit)}
+
+
 def _depth_table(exam: Examination, kind: Kind, bar: int) -> Table | None:
-    found = {reading.name: reading for name in BY_DEPTH for reading in exam.readings.of(name) if reading.kind == kind}
+    shown = _shown_by_depth(exam)
+    found = {reading.name: reading for name in shown for reading in exam.readings.of(name) if reading.kind == kind}
     title = f"{TITLES[kind]} by depth" if len(exam.readings.kinds()) > 1 else "by depth"
     table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="dim", title=title, title_style="bold")
     table.title_justify = "left"
     table.add_column("", justify="right", style="dim")
     for name in found:
-        table.add_column(BY_DEPTH[name][0], no_wrap=True)
+        table.add_column(shown[name][0], no_wrap=True)
     curves = [[float(row) if isinstance(row, Tensor) else math.nan for row in r.value] for r in found.values()]
     for depth, row in enumerate(zip(*curves, strict=False)):
         table.add_row(str(depth), *(_bar(value, _full(curve), bar) for value, curve in zip(row, curves, strict=True)))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 import torch
@@ -14,10 +15,10 @@ from attnworks.exam.measure import MeasureContext, Sample
 from attnworks.exam.measures.sinks import Sinks
 from attnworks.text.tokens import TokenRow, collate, count_rarity
 from attnworks.traces.layer import LayerTrace
-from tests.exam.measures.handmade_heads import PAD_ID, batched, examine, handmade_maps, look, trace_of
+from tests.exam.measures.handmade_heads import PAD_ID, batched, examine, handmade_maps, keys_behind, look, trace_of
 from tests.helpers import assert_close
 
-H, LONGEST = 3, 7
+H, LONGEST, VALUE, STREAM = 3, 7, 2, 5
 
 
 def row(*special: bool) -> TokenRow:
@@ -93,11 +94,47 @@ def test_sinks_by_loops(kind: Kind) -> None:
             return None
         return max(sum(P[i, j].item() for i in choices(s)) / len(choices(s)) for j in range(len(ROWS[s])))
 
+    def rest(s: int, P: Tensor) -> float | None:
+        found = [P[i, j].item() for i in choices(s) for j in keys_behind(ROWS[s])]
+        return sum(found) / len(choices(s)) if choices(s) else None
+
     loops = {"first": first, "share": share, "delimiter": delimiter, "strongest": strongest}
     for name, by_loop in loops.items():
         assert_sample(found[f"sinks.{name}"], by_loop, maps)
         assert_sample(found[f"sinks.{name}_chance"], by_loop, even)
+    assert_sample(found["sinks.rest"], rest, maps)
     assert set(found) == {reading.name for reading in Sinks(MeasureContext(LONGEST)).declares()}
+
+
+@pytest.mark.parametrize("kind", ["encoder", "decoder", "cross"])
+def test_effects_by_loops(kind: Kind) -> None:
+    """Shares of |P_ij v_j W_O|; a row without any effect counts as zero, and the first token of a sentence has none."""
+    maps, trace, queries = maps_and_trace(kind)
+    source = torch.Generator().manual_seed(4)
+    V = torch.randn(len(ROWS), H, LONGEST, VALUE, generator=source, dtype=torch.float64)
+    V[0, :, 0], V[2, 1] = 0.0, 0.0
+    W_O = torch.randn(H, VALUE, STREAM, generator=source, dtype=torch.float64)
+    trace = replace(trace, V=V, Y=torch.zeros(len(ROWS), H, LONGEST, VALUE, dtype=torch.float64))
+    found = look(Sinks(MeasureContext(LONGEST)), trace, LONGEST - 1, W_O @ W_O.mT)
+    for name in ("first", "rest"):
+        sample = found[f"sinks.{name}_effect"]
+        assert sample.valid is not None
+        for s, heads in enumerate(maps):
+            n = len(ROWS[s])
+            choices = [i for i in range(len(queries[s])) if (i + 1 if kind == "decoder" else n) > 1]
+            assert sample.valid.expand_as(sample.values)[s].tolist() == [bool(choices)] * H
+            for h in range(H if choices else 0):
+                expected = 0.0
+                for i in choices:
+                    effects = [float((heads[h, i, j] * V[s, h, j] @ W_O[h]).norm()) for j in range(n)]
+                    part = [effects[j] for j in ([0] if name == "first" else keys_behind(ROWS[s]))]
+                    expected += sum(part) / sum(effects) / len(choices) if sum(effects) else 0.0
+                assert_close(sample.values[s, h], torch.tensor(expected, dtype=torch.float64))
+    assert not found["sinks.first_effect"].values[0].any() and not found["sinks.rest_effect"].values[2, 1].any()
+    without = look(Sinks(MeasureContext(LONGEST)), trace, LONGEST - 1)
+    for name in ("first", "rest"):
+        valid = without[f"sinks.{name}_effect"].valid
+        assert valid is not None and not valid.any(), "without output weights"
 
 
 def test_everything_on_the_first_token_is_one_in_every_sentence() -> None:

@@ -91,7 +91,7 @@ def test_planted_heads_are_named() -> None:
     draw = torch.Generator().manual_seed(3)
     found = concluded(*(maps(planted(n, draw)[None], first=number) for number, n in enumerate((13, 17, 11))))
     assert found["form"] == ("offset", "column", "columns", "none")
-    assert found["closest"] == ("offset", "column", "columns", "uniform")
+    assert found["closest"] == ("offset", "column", "columns", "even")
     assert found["shift"][0] == -1
 
 
@@ -159,18 +159,16 @@ def duels_of(**errors: float) -> Tensor:
 
 def test_a_form_explains_half_or_more() -> None:
     names = tuple(FAMILY_DESCRIPTIONS)
-    heads = torch.stack(
-        [duels_of(zero=0.8, column=0.4), duels_of(zero=0.8, column=0.401), duels_of(zero=0.8, uniform=0)]
-    )
+    heads = torch.stack([duels_of(zero=0.8, column=0.4), duels_of(zero=0.8, column=0.401), duels_of(zero=0.8, even=0)])
     closest, distance, explained, form = closest_forms(heads, names)
-    assert closest == ("column", "column", "uniform") and form == ("column", "none", "none")
+    assert closest == ("column", "column", "even") and form == ("column", "none", "none")
     assert_close(distance, torch.tensor([0.4, 0.401, 0.0], dtype=torch.float64))
     assert_close(explained, torch.tensor([0.5, 1 - 0.401 / 0.8, 1.0], dtype=torch.float64))
 
 
 def test_a_winner_that_explains_less_than_half_is_not_called_closest() -> None:
     """Even attention wins every duel with a share of 0.1; the band, too long for its 0.4, has the least error."""
-    duels = duels_of(zero=0.8, uniform=0.72, band=0.48)
+    duels = duels_of(zero=0.8, even=0.72, band=0.48)
     duels[tuple(FAMILY_DESCRIPTIONS).index("band")] += (
         0.4 - 0.4 * torch.eye(len(FAMILY_DESCRIPTIONS))[tuple(FAMILY_DESCRIPTIONS).index("band")]
     )
@@ -228,7 +226,7 @@ def test_attention_across_has_no_diagonal() -> None:
     names = ("duel", "tokens", *CROSS_FAMILIES)
     assert {*Structure(SETTING).maps(given)} == {f"structure.{name}" for name in names}
     found = concluded(given)
-    assert found["form"] == ("column", "none") and found["closest"] == ("column", "uniform")
+    assert found["form"] == ("column", "none") and found["closest"] == ("column", "even")
     assert "shift" not in found and "offset" not in found
 
 

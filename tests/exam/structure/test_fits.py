@@ -17,7 +17,7 @@ from attnworks.theory.structured_sets import blocks_of, column_blocks, identity_
 from tests.exam.structure.structure_heads import KINDS, heads
 from tests.helpers import assert_close, unchecked
 
-RECTANGULAR = ("zero", "uniform", "column", "map")
+RECTANGULAR = ("zero", "even", "column", "map")
 
 
 def planted(n: int = 31) -> dict[str, Tensor]:
@@ -26,7 +26,7 @@ def planted(n: int = 31) -> dict[str, Tensor]:
     band = sample_band(n, 2, 2, 0.0, source)
     return {
         "zero": torch.zeros(n, n),
-        "uniform": torch.full((n, n), 1 / n, dtype=torch.float64),
+        "even": torch.full((n, n), 1 / n, dtype=torch.float64),
         "identity": identity_map(n),
         "offset": assignment(shift_map(n, torch.tensor(-3)), n),
         "column": assignment(torch.full((n,), 4), n),
@@ -93,7 +93,7 @@ def test_bits_by_hand(eps: float) -> None:
         assert by_name == pytest.approx(
             {
                 "zero": 0.0,
-                "uniform": 0.0,
+                "even": 0.0,
                 "identity": 0.0,
                 "offset": log2(7),
                 "column": log2(7),
@@ -154,12 +154,12 @@ def test_the_band_is_the_projection() -> None:
     assert_close(found.error[:, 0] * 11, want.l1)
 
 
-def test_uniform_over_what_may_be_seen() -> None:
+def test_even_over_what_may_be_seen() -> None:
     H = torch.ones(3, 5).double()
-    assert_close(fit(H, "uniform").form("uniform"), torch.full((3, 5), 1 / 5, dtype=torch.float64))
-    causal = fit(H, "uniform", causal=True).form("uniform")  # the last three of five positions
+    assert_close(fit(H, "even").form("even"), torch.full((3, 5), 1 / 5, dtype=torch.float64))
+    causal = fit(H, "even", causal=True).form("even")  # the last three of five positions
     assert_close(causal, torch.tensor([[1 / 3] * 3 + [0] * 2, [1 / 4] * 4 + [0], [1 / 5] * 5]), torch.float32)
-    early = fit(torch.ones(3, 2), "uniform", causal=True).form("uniform")
+    early = fit(torch.ones(3, 2), "even", causal=True).form("even")
     assert early.tolist() == [[0, 0], [1, 0], [0.5, 0.5]]
 
 
@@ -194,12 +194,12 @@ def test_nothing_is_nan(n: int) -> None:
             for numbers in (found.bits, found.duels):
                 assert numbers.isfinite().all()
     assert fit(torch.zeros(n, n)).names == "zero"
-    assert fit(torch.eye(n)).names == ("uniform" if n == 1 else "identity")
+    assert fit(torch.eye(n)).names == ("even" if n == 1 else "identity")
 
 
 def test_what_cannot_be_fitted_is_refused_in_one_line() -> None:
     H = torch.rand(5, 7)
-    with pytest.raises(UsageError, match=r"families of zero, uniform, column, map for unequal .* got band, identity"):
+    with pytest.raises(UsageError, match=r"families of zero, even, column, map for unequal .* got band, identity"):
         fit(H, families=("map", "band", "identity"))
     with pytest.raises(UsageError, match="got none"):
         fit(H, families=())

@@ -69,7 +69,7 @@ def applicable_measures(measures: list[Measure], chosen: Sequence[str] | None, l
     chosen    names that the caller chose; an error if one of them needs weights
     layers    the layers without weights
     """
-    methods = ("rows", "maps", "pointers")
+    methods = ("rows", "maps", "pointers", "probe")
     of_weights = [measure for measure in measures if any(overrides(measure, method) for method in methods)]
     if not layers or not of_weights:
         return measures

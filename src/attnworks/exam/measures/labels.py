@@ -1,15 +1,20 @@
-"""The label of each head: the role that it plays most above its baseline, or `none`.
+"""The roles of each head: at most two of what it attends to behind the sinks, and where it rests.
 
 A candidate of score s and baseline c gains (s - c) / (1 - c): 0 is chance and 1 is all attention. It is significant if
 the sentences show that its gain is above g = 0.2 (0.1 for syntax, whose baseline is stronger and whose score is an
-accuracy; 0 for `uniform`, whose baseline is 0.9). The label is the significant candidate with the largest gain; of
-equals, the first, and offsets come first. `uniform` comes last, because a head that attends to something rare averages
-all tokens elsewhere. Without a significant candidate the label is `none`.
+accuracy). The label is the significant candidate with the largest gain, the second role the next one; of equals, the
+first, and offsets come first. Without a significant candidate the label is `none`. The same test says whether a head
+rests on the first token or on delimiters, from its whole attention. Scores behind the sinks are shares of what a sink
+leaves, so they count only for heads that leave some: MIN_REST_SHARE of the attention, or of its effect.
+
+Where probes were run on a causal model, offsets, repeated tokens and induction are decided by them: on random
+tokens, neither content nor syntax can be mistaken for them. A head has such a role if the probe finds PROBE_ATTENTION
+of its whole attention there, and the interval is above chance.
 
 A label is wrong if the gain over all sentences of this sort is g or less. The probability that a model gets any wrong
-label is at most 5 % (family-wise error, Bonferroni): with m pairs of a head and a candidate in the model, each is
-tested at level 0.05 / m by Student's one-sided t-test of the mean score against the least score c + g (1 - c). The
-sentences are the sample, and their mean scores are assumed to be normally distributed.
+label from its text is at most 5 % (family-wise error, Bonferroni): with m pairs of a head and a candidate in the model,
+each is tested at level 0.05 / m by Student's one-sided t-test of the mean score against the least score c + g (1 - c).
+The sentences are the sample, and their mean scores are assumed to be normally distributed.
 
 One sentence with exactly the least score is added to the n sentences of each test. In few sentences the scores may
 agree by accident, and a spread of 0 would then look like certainty; with this sentence the t statistic is at most n,
@@ -21,20 +26,23 @@ sentence. Their labels are right.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from scipy.stats import t as student
 from torch import Tensor
 
-from attnworks.core.places import Kind
+from attnworks.core.places import HeadId, Kind, Slot
 from attnworks.exam.reading import NO_ROLE, Reading, Readings
 
 MIN_GAIN = 0.2
 MIN_SYNTACTIC_GAIN = 0.1
-UNIFORM_BASELINE = 0.9
+MIN_REST_SHARE = 0.05
+"""The least mean share of attention, or of its effect, behind the sinks of a head with a role there."""
+PROBE_ATTENTION = 0.3
+"""The mean attention in a probe from which a head has the role that the probe asks for."""
 FAMILY_WISE_ERROR = 0.05
 """The largest probability that a model gets any wrong label."""
 MIN_LABEL_SENTENCES = 3
@@ -44,13 +52,11 @@ RELIABLE_LABEL_SENTENCES = 30
 95 % interval of +-0.09 with 30 of them, less than half of the least gain; with 8 it is +-0.21, as large as it."""
 
 NEAR_OFFSET_NAMES = {-1: "previous", 0: "self", 1: "next"}
-CHANCE_ROLE_READINGS = {
-    "first": "sinks.first",
-    "delimiter": "sinks.delimiter",
-    "rare": "roles.rare",
-    "duplicate": "roles.duplicate",
-    "induction": "roles.induction",
-}
+CHANCE_ROLE_READINGS = {"rare": "roles.rare", "duplicate": "roles.duplicate", "induction": "roles.induction"}
+ALIGNMENT_READINGS = ("sides.aligned", "sides.gold")
+SINK_READINGS = {"first": "sinks.first", "delimiter": "sinks.delimiter"}
+PROBED_ROLES = ("induction", "duplicate", "retrieval")
+"""Roles with a probe of their own, beside the offsets; a head of the first is not called one of the last, too."""
 
 
 class Labels(NamedTuple):
@@ -59,10 +65,15 @@ class Labels(NamedTuple):
     label: tuple[tuple[str, ...], ...]
     score: tuple[Float[Tensor, " h"], ...]
     baseline: tuple[Float[Tensor, " h"], ...]
+    second: tuple[tuple[str, ...], ...]
+    sink: tuple[tuple[str, ...], ...]
 
 
 class Candidates(NamedTuple):
-    """Roles of every head of a layer: mean and standard deviation of their scores over sentences."""
+    """Roles of every head of a layer: mean and standard deviation of their scores over sentences.
+
+    allowed    heads that may have these roles; None for all
+    """
 
     names: tuple[str, ...]
     score: Float[Tensor, "h c"]
@@ -70,6 +81,25 @@ class Candidates(NamedTuple):
     sentences: Int[Tensor, "h c"]
     baseline: Float[Tensor, "h c"]
     min_gain: float = MIN_GAIN
+    allowed: Bool[Tensor, " h"] | None = None
+
+
+class Decided(NamedTuple):
+    """Roles of every head of a layer, and the gain of each: -inf where the head does not have it."""
+
+    names: tuple[str, ...]
+    score: Float[Tensor, "h c"]
+    baseline: Float[Tensor, "h c"]
+    gain: Float[Tensor, "h c"]
+
+
+class ChosenRoles(NamedTuple):
+    """The role of each head with the largest gain, its score and baseline, and the role with the next largest gain."""
+
+    label: tuple[str, ...]
+    score: Float[Tensor, " h"]
+    baseline: Float[Tensor, " h"]
+    second: tuple[str, ...]
 
 
 def best_fixed_offset(shares: Reading) -> tuple[Tensor, ...]:
@@ -78,59 +108,162 @@ def best_fixed_offset(shares: Reading) -> tuple[Tensor, ...]:
 
 
 def label_heads(readings: Readings, syntactic_baseline: Mapping[Kind, tuple[Tensor, ...]]) -> dict[Kind, Labels]:
-    """The labels of all heads of a model, from the folded readings of `roles` and `sinks`."""
-    stacks: dict[Kind, list[list[Candidates]]] = {}
+    """The labels of all heads of a model, from the folded readings of `roles`, `sinks` and `probes`."""
+    roles: dict[Kind, list[list[Candidates]]] = {}
+    sinks: dict[Kind, list[list[Candidates]]] = {}
     for found in readings.of("roles.offset"):
-        bases = syntactic_baseline.get(found.kind)
-        stacks[found.kind] = [_candidates(readings, found.kind, layer, bases) for layer in range(len(found.value))]
-    tests = sum(int(_tested(group).sum()) for layers in stacks.values() for groups in layers for group in groups)
-    level = FAMILY_WISE_ERROR / max(tests, 1)
-    return {
-        kind: Labels(*zip(*(choose_label(groups, level) for groups in layers), strict=True))
-        for kind, layers in stacks.items()
-    }
+        kind, layers = found.kind, range(len(found.value))
+        bases = syntactic_baseline.get(kind)
+        roles[kind] = [_behind_sinks(readings, kind, layer, bases) for layer in layers]
+        sinks[kind] = [_of_sinks(readings, kind, layer) for layer in layers]
+    groups = [group for stacks in (roles, sinks) for layers in stacks.values() for some in layers for group in some]
+    level = FAMILY_WISE_ERROR / max(1, sum(int(_tested(group).sum()) for group in groups))
+    labels = {}
+    for kind, layers in roles.items():
+        chosen = [
+            choose_roles([*(decide(group, level) for group in some), *_by_probes(readings, kind, layer)])
+            for layer, some in enumerate(layers)
+        ]
+        rests = [choose_roles([decide(group, level) for group in some]).label for some in sinks[kind]]
+        labels[kind] = Labels(
+            label=tuple(choice.label for choice in chosen),
+            score=tuple(choice.score for choice in chosen),
+            baseline=tuple(choice.baseline for choice in chosen),
+            second=tuple(choice.second for choice in chosen),
+            sink=tuple(rest or (NO_ROLE,) * len(choice.label) for rest, choice in zip(rests, chosen, strict=True)),
+        )
+    return labels
 
 
-def _candidates(
+def _behind_sinks(
     readings: Readings, kind: Kind, layer: int, syntactic_baseline: tuple[Tensor, ...] | None
 ) -> list[Candidates]:
-    """All candidates of one layer; `uniform` is the last."""
-    candidates = [_offsets(readings, kind, layer)]
+    """The candidates of one layer that the text decides."""
+    found, probed = [], probes_decide(readings, kind)
+    if not probed:
+        found.append(_offsets(readings, kind, layer))
     for name, reading in CHANCE_ROLE_READINGS.items():
-        if f"{reading}@{kind}" in readings:
+        if f"{reading}@{kind}" in readings and not (probed and name in PROBED_ROLES):
             chance = _tensor(readings[f"{reading}_chance@{kind}"].value[layer])
-            candidates.append(_candidate(name, readings[f"{reading}@{kind}"], layer, chance))
+            found.append(_candidate(name, readings[f"{reading}@{kind}"], layer, chance))
+    found += alignment_candidates(readings, kind, layer)
     if syntactic_baseline is not None:
         accuracy, baseline = readings[f"roles.syntactic@{kind}"], syntactic_baseline[layer]
-        candidates.append(_candidate("syntactic", accuracy, layer, baseline, MIN_SYNTACTIC_GAIN))
-    even = _candidate("uniform", readings[f"roles.uniform@{kind}"], layer, torch.tensor(UNIFORM_BASELINE), 0.0)
-    return [*candidates, even]
+        found.append(_candidate("syntactic", accuracy, layer, baseline, MIN_SYNTACTIC_GAIN))
+    allowed = _leaves_some(readings, kind, layer)
+    return [group._replace(allowed=allowed) for group in found]
 
 
-def choose_label(groups: list[Candidates], level: float) -> tuple[tuple[str, ...], Tensor, Tensor]:
-    """For each head the name, score and baseline of the candidate, significant at this level, with the largest gain.
+def alignment_candidates(readings: Readings, kind: Kind, layer: int) -> list[Candidates]:
+    """The role `aligns`, by one partner of each token in the other text, or by the known alignment; nothing without
+    sequences of two texts."""
+    names = [name for name in ALIGNMENT_READINGS if f"{name}@{kind}" in readings]
+    return [
+        _candidate("aligns", readings[f"{name}@{kind}"], layer, _tensor(readings[f"{name}_chance@{kind}"].value[layer]))
+        for name in names
+    ]
 
-    The last group has a label only where no other is significant.
-    """
+
+def _leaves_some(readings: Readings, kind: Kind, layer: int) -> Bool[Tensor, " h"] | None:
+    """Heads that leave MIN_REST_SHARE of their attention, or of its effect, to keys behind the sinks."""
+    names = [name for name in (f"sinks.rest@{kind}", f"sinks.rest_effect@{kind}") if name in readings]
+    shares = [_tensor(readings[name].value[layer]).nan_to_num(0.0) for name in names]
+    return torch.stack(shares).amax(0) >= MIN_REST_SHARE if shares else None
+
+
+def _of_sinks(readings: Readings, kind: Kind, layer: int) -> list[Candidates]:
+    found = []
+    for name, reading in SINK_READINGS.items():
+        if f"{reading}@{kind}" in readings:
+            chance = _tensor(readings[f"{reading}_chance@{kind}"].value[layer])
+            found.append(_candidate(name, readings[f"{reading}@{kind}"], layer, chance))
+    return found
+
+
+def probes_decide(readings: Readings, kind: Kind) -> bool:
+    """Whether probes were run on causal attention. In an encoder, random tokens are no text that it was trained on."""
+    return kind == "decoder" and f"probes.offset@{kind}" in readings
+
+
+def _by_probes(readings: Readings, kind: Kind, layer: int) -> list[Decided]:
+    """The roles that probes decide, without retrieval of the heads that do induction, of which it is one case."""
+    groups = _probed(readings, kind, layer) if probes_decide(readings, kind) else []
+    by_name = {group.names[0]: group for group in groups}
+    if "induction" not in by_name or "retrieval" not in by_name:
+        return groups
+    gain = by_name["retrieval"].gain.masked_fill(by_name["induction"].gain > -torch.inf, -torch.inf)
+    return [group._replace(gain=gain) if group.names[0] == "retrieval" else group for group in groups]
+
+
+def _probed(readings: Readings, kind: Kind, layer: int) -> list[Decided]:
+    """Which heads have the roles that were probed."""
+    offset = readings[f"probes.offset@{kind}"]
+    names = tuple(_offset_name(int(place), kind) for place in offset.ticks["offset"])
+    found = [_decided_by_probe(names, offset, readings[f"probes.offset_chance@{kind}"], layer)]
+    for name in PROBED_ROLES:
+        if f"probes.{name}@{kind}" in readings:
+            reading, chance = readings[f"probes.{name}@{kind}"], readings[f"probes.{name}_chance@{kind}"]
+            found.append(_decided_by_probe((name,), reading, chance, layer))
+    return found
+
+
+def heads_by_probe(readings: Readings) -> dict[str, tuple[HeadId, ...]]:
+    """Role -> the heads that have it by the probes, also heads with several roles."""
+    found: dict[str, list[HeadId]] = {}
+    for offset in readings.of("probes.offset"):
+        for layer in range(len(offset.value)):
+            for group in _probed(readings, offset.kind, layer):
+                for head, place in (group.gain > -torch.inf).nonzero().tolist():
+                    found.setdefault(group.names[place], []).append(HeadId(Slot(offset.kind, layer), head))
+    return {role: tuple(heads) for role, heads in found.items()}
+
+
+def _decided_by_probe(names: tuple[str, ...], reading: Reading, chance: Reading, layer: int) -> Decided:
+    """Roles with PROBE_ATTENTION or more, if the interval is above chance."""
+    assert reading.interval is not None
+    score, low = (_tensor(part[layer]) for part in (reading.value, reading.interval[0]))
+    score, low = (values if values.dim() > 1 else values.unsqueeze(-1) for values in (score, low))
+    baseline = _tensor(chance.value[layer]).expand_as(score)
+    has = (score >= PROBE_ATTENTION) & (low > baseline)
+    gain = (score - baseline) / (1 - baseline).clamp_min(torch.finfo(score.dtype).tiny)
+    return Decided(names, score, baseline, torch.where(has, gain, -torch.inf))
+
+
+def decide(group: Candidates, level: float) -> Decided:
+    """Which candidates are significant at this level."""
+    return Decided(group.names, group.score, group.baseline, _significant_gain(group, level))
+
+
+def choose_roles(groups: Sequence[Decided]) -> ChosenRoles:
+    """For each head the two roles with the largest gains; `none` where it has fewer."""
+    if not groups:
+        return ChosenRoles((), torch.empty(0), torch.empty(0), ())
     names = [name for group in groups for name in group.names]
-    score = torch.cat([group.score for group in groups], -1)
-    baseline = torch.cat([group.baseline for group in groups], -1)
-    *gains, last = (_significant_gain(group, level) for group in groups)
-    gain = torch.cat([*gains, last.clamp_max(0.0)], -1)
-    which = gain.argmax(-1, keepdim=True)
-    none = gain.gather(-1, which).isneginf()
-    labels = tuple(NO_ROLE if no else names[at] for no, at in torch.cat([none, which], -1).tolist())
+    score, baseline, gain = (torch.cat(part, -1) for part in list(zip(*groups, strict=True))[1:])
+    first = gain.argmax(-1, keepdim=True)
+    distinct = torch.tensor([names.index(name) for name in names])  # equal numbers for equal names
+    next_gain = gain.masked_fill(distinct == distinct[first], -torch.inf)
+    none = gain.gather(-1, first).isneginf()
     score, baseline = (
-        values.gather(-1, which).masked_fill(none, torch.nan).squeeze(-1) for values in (score, baseline)
+        values.gather(-1, first).masked_fill(none, torch.nan).squeeze(-1) for values in (score, baseline)
     )
-    return labels, score, baseline
+    second = _names(names, next_gain, next_gain.argmax(-1, keepdim=True))
+    return ChosenRoles(_names(names, gain, first), score, baseline, second)
+
+
+def _names(names: Sequence[str], gain: Float[Tensor, "h c"], which: Int[Tensor, "h 1"]) -> tuple[str, ...]:
+    none = gain.gather(-1, which).isneginf()
+    return tuple(NO_ROLE if no else names[int(at)] for no, at in torch.cat([none, which], -1).tolist())
 
 
 def _significant_gain(group: Candidates, level: float) -> Tensor:
     """The gain, or -inf where it is not significant at this level. Missing numbers (NaN) never are."""
     gain = (group.score - group.baseline) / (1 - group.baseline)
     exceeds = _t_statistic(group) > _t_quantile(group.sentences, level)
-    return torch.where((gain > group.min_gain) & _tested(group) & exceeds, gain, -torch.inf)
+    has = (gain > group.min_gain) & _tested(group) & exceeds
+    if group.allowed is not None:
+        has &= group.allowed.unsqueeze(-1)
+    return torch.where(has, gain, -torch.inf)
 
 
 def _tested(group: Candidates) -> Tensor:
@@ -164,7 +297,7 @@ def _offsets(readings: Readings, kind: Kind, layer: int) -> Candidates:
 
 def _candidate(name: str, found: Reading, layer: int, baseline: Tensor, min_gain: float = MIN_GAIN) -> Candidates:
     score, spread, count = (numbers.unsqueeze(-1) for numbers in _folded(found, layer))
-    return Candidates((name,), score, spread, count, baseline.to(score.dtype).expand_as(score), min_gain)
+    return Candidates((name,), score, spread, count, baseline.to(score.dtype).unsqueeze(-1).expand_as(score), min_gain)
 
 
 def _folded(found: Reading, layer: int) -> tuple[Tensor, Tensor, Tensor]:

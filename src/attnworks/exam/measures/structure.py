@@ -26,7 +26,7 @@ FIT_MAX_TOKENS = 64
 """Maps of more tokens are left out: the search for blocks of columns grows with their cube."""
 FAMILY_DESCRIPTIONS = {
     "zero": "nothing at all, a baseline",
-    "uniform": "all tokens evenly",
+    "even": "all tokens that may be seen, with the same weight",
     "identity": "each token to itself",
     "offset": "each token to the one at a fixed offset",
     "column": "all tokens to one",
@@ -35,11 +35,11 @@ FAMILY_DESCRIPTIONS = {
     "permutation": "each token to another one",
     "map": "each token to any one",
 }
-CROSS_FAMILIES = ("zero", "uniform", "column", "map")
+CROSS_FAMILIES = ("zero", "even", "column", "map")
 """Families of attention to another sequence, where there is no diagonal."""
 PATTERNLESS_FAMILIES = ("zero", "map")
 """Families that describe no pattern: the zero matrix, and any map of queries to single keys."""
-BASELINE_FAMILIES = ("uniform", *PATTERNLESS_FAMILIES)
+BASELINE_FAMILIES = ("even", *PATTERNLESS_FAMILIES)
 """Families that are no structured form: also even attention, as untrained heads have it."""
 MIN_EXPLAINED = 0.5
 """The share of a head that a pattern must explain to be its form."""
@@ -211,7 +211,7 @@ def _nearest(
 
 
 def _with_offsets(
-    duel: Reading, by_offset: Reading, places: Sequence[Int[Tensor, " h"]], specs: Mapping[str, ReadingSpec]
+    duel: Reading, by_offset: Reading, places: Sequence[Int[Tensor, " _"]], specs: Mapping[str, ReadingSpec]
 ) -> Iterator[Reading]:
     """The errors of the family "offset" at the chosen offset of each head, and the duels with its row replaced.
 

@@ -95,8 +95,8 @@ class Zero(Member):
         return torch.zeros_like(self.H)
 
 
-class Uniform(Member):
-    """Equal weights for all visible keys: all keys, or in causal attention those up to the query.
+class Even(Member):
+    """Even attention: equal weights for all visible keys. In causal attention these are the keys up to the query.
 
     The last query sees the last key.
     """
@@ -216,7 +216,7 @@ class PermutedBand(_Band):
 
 FORM_FAMILIES: dict[str, type[Member]] = {
     "zero": Zero,
-    "uniform": Uniform,
+    "even": Even,
     "identity": Identity,
     "offset": Offset,
     "column": Column,
