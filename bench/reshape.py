@@ -23,8 +23,9 @@ from attnworks.core.timing import interleave
 from attnworks.models import AttentionConfig, TransformerConfig
 from attnworks.reshape.contract import ReshapeContext
 from attnworks.reshape.heal import heal
-from attnworks.reshape.pruning.prune import COMPARED_KEEP_SHARES, Prune, units_of
+from attnworks.reshape.pruning.prune import COMPARED_KEEP_SHARES, Prune
 from attnworks.reshape.pruning.ranking import rank
+from attnworks.reshape.pruning.units import units_of
 from attnworks.reshape.run import ReshapeSettings, mean_length, run_reshape, text_loss_on
 from attnworks.reshape.surgery import heads_off
 from attnworks.reshape.swapping.swap import find_advice, swapped, whole_layers

@@ -115,6 +115,7 @@ def test_options_reach_the_receipt(run: Path, tmp_path: Path) -> None:
     assert said["text"].pop("sha256")
     assert said["text"] == {
         "corpus": "grammar", "pairs": 9, "held_out": 2, "seed": 5, "calibration": 9, "evaluation": 2, "written": 0,
+        "calibration_tokens": 169, "evaluation_tokens": 41, "split": [],
     }  # fmt: skip
     assert said["healing"] == {"steps": 1, "learning_rate": 0.01, "batch_tokens": 70, "seed": 5, "by": "objective"}
     assert said["objective"] == "embedding" and said["loss"]["before"] == 0

@@ -18,6 +18,8 @@ from attnworks.models.build import PRESETS
 from attnworks.models.folder import weights_fingerprint
 from attnworks.page.inputs import read_advice
 from attnworks.reshape import NoBottleneckError, Reshape, ReshapeContext, ReshapeResult
+from attnworks.reshape.losses import LossIntervals
+from attnworks.reshape.pruning.ranking import RANKINGS
 from tests.exam_helpers import LINES, tiny_folder, tiny_run, write_lines
 from tests.reshape.reshape_helpers import PASSAGES, WORDS, files_of, model_of
 from tests.training.training_helpers import SMALL
@@ -127,8 +129,8 @@ def test_a_reshape_of_ones_own() -> None:
 @pytest.mark.parametrize(
     ("verb", "options", "words"),
     [
-        ("prune", {}, "expected keep or heads, got neither"),
-        ("prune", {"keep": 0.5, "heads": "enc.0.0"}, "expected keep or heads, got both"),
+        ("prune", {}, "expected keep or budget or heads, got none of them"),
+        ("prune", {"keep": 0.5, "heads": "enc.0.0"}, "expected keep or budget or heads, got keep and heads"),
         ("grow", {}, "expected add or where, got neither"),
         ("grow", {"add": 2, "where": "enc.0.0:keys=1"}, "got both"),
         ("swap", {"layers": "enc.0"}, "name one mechanism"),
@@ -189,8 +191,8 @@ def test_receipts_show_themselves(width: int) -> None:
     assert " ".join(found.split()).startswith(receipt.summary)
     assert receipt.summary.startswith("Cut 6 of 12 heads (ranked by gradient): loss ")
     assert "% fewer parameters" in receipt.summary and all(len(line) <= width for line in found.splitlines())
-    for ranking in ("ablation", "gates", "gradient", "random", "redundancy", "role"):
-        assert ranking in found.replace("\n", "") or width < 80, ranking
+    for ranking in RANKINGS:
+        assert ranking in found.replace("\n", "") or width <= 80, ranking
     assert found.count(" %  ") >= 10 and "90 %" in found and "…" not in found
     assert "Cut 6 of 12 heads" in receipt._repr_html_() and receipt.to_json()["reshape"] == "prune"
 
@@ -214,10 +216,12 @@ def test_a_history_shows_itself(run: Path, tmp_path: Path) -> None:
 def test_changes_in_words() -> None:
     model = model_of(torch.float32)
     _, receipt = attnworks.prune(model, PASSAGES, tokenizer=WORDS, heads="enc.0.0", sentences=2)
-    loss = receipt.loss
+    loss = replace(receipt.loss, intervals=LossIntervals(rise=(0.07, 0.11)))
     made = replace(receipt, loss=replace(loss, before=2.31, after=2.40), time=0.8, time_interval=(0.7, 0.9))
     made = replace(made, parameters=replace(made.parameters, before=100, after=88))
-    assert made.summary.partition(": ")[2] == "loss 2.31 -> 2.4 (+3.9 %), 12 % fewer parameters, 1.25x faster"
+    told = "loss 2.31 -> 2.4 (+0.09, 95 % interval +0.07 to +0.11), perplexity 10.1 -> 11"
+    assert made.summary.partition(": ")[2] == f"{told}, 12 % fewer parameters, 1.25x faster"
+    made, loss = replace(made, objective="embedding"), replace(loss, intervals=None)
     slow = replace(made, time=1.25, time_interval=(1.2, 1.3), loss=replace(loss, before=2.0, after=2.0))
     assert slow.summary.partition(": ")[2] == "loss unchanged at 2, 12 % fewer parameters, 1.25x slower"
     same = replace(slow, time_interval=(0.9, 1.3), loss=replace(loss, before=0.0, after=0.25))

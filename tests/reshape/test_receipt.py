@@ -46,6 +46,8 @@ def forged(**changes: Any) -> Receipt:
         {"healing__batch_tokens": 10**400}, {"seconds": NAN}, {"length": -1},
         {"loss_at_length__tokens": -5}, {"loss_at_length__tokens": 10**400}, {"loss_at_length__after": NAN},
         {"loss__before": NAN}, {"loss__predicted": NAN}, {"loss__healed": NAN},
+        {"loss__intervals": {"rise": [0.2, 0.1]}}, {"loss__intervals": {"healed_rise": [NAN, 0.1]}},
+        {"loss_at_length__intervals": {"before": [1.0, NAN]}},
         *({f"{name}__{end}": odd} for name in ("parameters", "flops") for end in ("before", "after")
           for odd in (-1, 2**64, 10**400)),
         {"bytes": {"before": 1, "after": 10**400}}, {"facts__heads_cut": NAN}, {"facts__heads_before": -1},
@@ -65,7 +67,8 @@ def test_impossible_numbers(change: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     "change",
     [
-        {}, {"loss__after": INFINITE}, {"loss_at_length": None}, {"time": None, "time_interval": None},
+        {}, {"loss__after": INFINITE}, {"loss__intervals": None}, {"loss__intervals": {"rise": [-0.1, 0.2]}},
+        {"loss_at_length": None}, {"time": None, "time_interval": None},
         {"facts": {"attention_time_ratio": 0.5, "loss_by_random": NAN}}, {"parameters__after": 0},
         {"time_interval": [1.0, 1.0]}, {"heads__enc.0__after": []}, {"heads__enc.0__after": [None, None]},
     ],

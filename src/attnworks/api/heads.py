@@ -13,7 +13,7 @@ from attnworks.reshape.growth.grow import GROWTH_KINDS, Grow
 from attnworks.reshape.projection.project import Project
 from attnworks.reshape.pruning.prune import Prune
 from attnworks.reshape.receipt import Receipt
-from attnworks.reshape.texts import CALIBRATION_PAIRS, HELD_OUT_SENTENCES
+from attnworks.reshape.texts import CALIBRATION_PAIRS
 from attnworks.text.sources import Texts
 from attnworks.traces.subject import Subject
 
@@ -29,8 +29,9 @@ def prune(
     *,
     tokenizer: Any = None,
     keep: float | None = None,
+    budget: float | str | None = None,
     heads: str = "auto",
-    by: str = "ablation",
+    by: str = "curvature",
     evenly: bool = False,
     compare: bool = False,
     heal: int = 0,
@@ -38,7 +39,7 @@ def prune(
     learning_rate: float | None = None,
     objective: str | LossFunction | None = None,
     pairs: int = CALIBRATION_PAIRS,
-    sentences: int = HELD_OUT_SENTENCES,
+    sentences: int | None = None,
     batch_tokens: int = 2048,
     seed: int = 0,
     device: str = "cpu",
@@ -51,12 +52,19 @@ def prune(
     Args:
         subject: A path, a `Subject`, a Hugging Face model, or a Transformer of attnworks. It stays as it is.
         texts: A list of texts, a text file (of both, every fourth text is held out for evaluation), or a corpus such
-            as "grammar". Default: None, the corpus that a run was trained on, or "grammar".
+            as "grammar". Default: None, the corpus that a run was trained on, or "grammar", or "pydoc" for a language
+            model, which reads texts joined into passages.
         tokenizer: The tokenizer or vocabulary of a model in memory. Default: None, for a path or a `Subject`.
-        keep: Share of all heads to keep, for example 0.5. Default: None; give either `keep` or `heads`.
-        heads: Heads to cut by name instead: "3.2,4.*" or "enc.0.*,cross.1.3". Default: "auto", chosen by `keep`.
-        by: How to rank heads: "ablation" (greedy, measured), "gradient", "gates", "redundancy", "role" or "random".
-            Default: "ablation".
+        keep: How many heads to keep, as a share of all heads, for example 0.5. Default: None; give `keep`, `budget` or
+            `heads`.
+        budget: How much of the model to keep instead: cut heads until it has at most this share of its parameters
+            (0.9 or "parameters:0.9") or of the measured time of a forward pass ("time:0.8"). Default: None.
+        heads: Heads to cut by name instead: "3.2,4.*" or "enc.0.*,cross.1.3". Default: "auto", chosen by `keep` or
+            `budget`.
+        by: How to rank heads: "curvature" (the estimated change of the model's outputs, made anew after every few
+            heads; causal models are also ranked on repeated random tokens, an eighth of the texts), "ablation" (the
+            measured loss without each head), "gradient", "gates", "redundancy", "role", "norm" (of the output weights)
+            or "random". Default: "curvature".
         evenly: Cut the same share of heads in every layer. Default: False.
         compare: Also measure the loss of every ranking at 90 %, 80 %, ... of the heads. Default: False.
         heal: Training steps after the change, to recover quality. Default: 0.
@@ -66,7 +74,8 @@ def prune(
         objective: Loss to evaluate by: "lm", "mlm", "seq2seq", "embedding", "labels:FILE", or a function.
             Default: None, the one that fits the model.
         pairs: Read at most this number of texts for calibration and healing. Default: 10,000.
-        sentences: Evaluate on at most this number of held-out sentences. Default: 256.
+        sentences: Evaluate on at most this number of held-out sentences; for a language model, of passages of up to 512
+            tokens. Default: None, 256 sentences, or passages of about 6,144 tokens in all.
         batch_tokens: Tokens per batch, padding included. Default: 2048.
         seed: Random seed. The same seed gives the same model and receipt. Default: 0.
         device: Device of a model that is opened from a path. Default: "cpu".
@@ -82,16 +91,16 @@ def prune(
     >>> new, receipt = attnworks.prune("runs/first", keep=0.5, heal=300)  # doctest: +SKIP
     """
     return apply(
-        subject, _prune(keep, heads, by, evenly, compare), texts, tokenizer=tokenizer,
+        subject, _prune(keep, budget, heads, by, evenly, compare), texts, tokenizer=tokenizer,
         heal=heal, heal_by=heal_by, learning_rate=learning_rate, objective=objective, pairs=pairs, sentences=sentences,
         batch_tokens=batch_tokens, seed=seed, device=device, dtype=dtype, out=out, progress=progress,
     )  # fmt: skip
 
 
-def _prune(keep: float | None, heads: str, by: str, evenly: bool, compare: bool) -> Prune:
+def _prune(keep: float | None, budget: float | str | None, heads: str, by: str, evenly: bool, compare: bool) -> Prune:
     named = None if heads == "auto" else heads
-    one_of_options("to prune", {"keep": keep, "heads": named}, "for instance keep=0.5")
-    return Prune(keep=keep, heads=heads, by=by, evenly=evenly, compare=compare)
+    one_of_options("to prune", {"keep": keep, "budget": budget, "heads": named}, "for instance keep=0.5")
+    return Prune(keep=keep, budget=budget, heads=heads, by=by, evenly=evenly, compare=compare)
 
 
 def grow(
@@ -109,7 +118,7 @@ def grow(
     learning_rate: float | None = None,
     objective: str | LossFunction | None = None,
     pairs: int = CALIBRATION_PAIRS,
-    sentences: int = HELD_OUT_SENTENCES,
+    sentences: int | None = None,
     batch_tokens: int = 2048,
     seed: int = 0,
     device: str = "cpu",
@@ -122,7 +131,8 @@ def grow(
     Args:
         subject: A path, a `Subject`, a Hugging Face model, or a Transformer of attnworks. It stays as it is.
         texts: A list of texts, a text file (of both, every fourth text is held out for evaluation), or a corpus such
-            as "grammar". Default: None, the corpus that a run was trained on, or "grammar".
+            as "grammar". Default: None, the corpus that a run was trained on, or "grammar", or "pydoc" for a language
+            model, which reads texts joined into passages.
         tokenizer: The tokenizer or vocabulary of a model in memory. Default: None, for a path or a `Subject`.
         add: Columns to add in total, placed where they lower the loss most. Default: 0; give `add` or `where`.
         where: Where to grow: a list such as "enc.0.3:keys=8,dec.0.*:values=2,enc.1:heads=1". Default: "auto".
@@ -137,7 +147,8 @@ def grow(
         objective: Loss to evaluate by: "lm", "mlm", "seq2seq", "embedding", "labels:FILE", or a function.
             Default: None, the one that fits the model.
         pairs: Read at most this number of texts for calibration and healing. Default: 10,000.
-        sentences: Evaluate on at most this number of held-out sentences. Default: 256.
+        sentences: Evaluate on at most this number of held-out sentences; for a language model, of passages of up to 512
+            tokens. Default: None, 256 sentences, or passages of about 6,144 tokens in all.
         batch_tokens: Tokens per batch, padding included. Default: 2048.
         seed: Random seed. The same seed gives the same model and receipt. Default: 0.
         device: Device of a model that is opened from a path. Default: "cpu".
@@ -183,7 +194,7 @@ def project(
     learning_rate: float | None = None,
     objective: str | LossFunction | None = None,
     pairs: int = CALIBRATION_PAIRS,
-    sentences: int = HELD_OUT_SENTENCES,
+    sentences: int | None = None,
     batch_tokens: int = 2048,
     seed: int = 0,
     device: str = "cpu",
@@ -196,7 +207,8 @@ def project(
     Args:
         subject: A path, a `Subject`, a Hugging Face model, or a Transformer of attnworks. It stays as it is.
         texts: A list of texts, a text file (of both, every fourth text is held out for evaluation), or a corpus such
-            as "grammar". Default: None, the corpus that a run was trained on, or "grammar".
+            as "grammar". Default: None, the corpus that a run was trained on, or "grammar", or "pydoc" for a language
+            model, which reads texts joined into passages.
         tokenizer: The tokenizer or vocabulary of a model in memory. Default: None, for a path or a `Subject`.
         heads: Heads to replace, as layer.head with * for all: "3.2,4.*" or "enc.0.*".
         form: Form to give them: "auto", "mix", "band", "previous", "next", "self", "first", "last", "mean", or a list
@@ -211,7 +223,8 @@ def project(
         objective: Loss to evaluate by: "lm", "mlm", "seq2seq", "embedding", "labels:FILE", or a function.
             Default: None, the one that fits the model.
         pairs: Read at most this number of texts for calibration and healing. Default: 10,000.
-        sentences: Evaluate on at most this number of held-out sentences. Default: 256.
+        sentences: Evaluate on at most this number of held-out sentences; for a language model, of passages of up to 512
+            tokens. Default: None, 256 sentences, or passages of about 6,144 tokens in all.
         batch_tokens: Tokens per batch, padding included. Default: 2048.
         seed: Random seed. The same seed gives the same model and receipt. Default: 0.
         device: Device of a model that is opened from a path. Default: "cpu".

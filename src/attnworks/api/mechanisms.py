@@ -15,7 +15,7 @@ from attnworks.reshape.receipt import Receipt
 from attnworks.reshape.run import ReshapeSettings, reshape_context
 from attnworks.reshape.swapping.advice import Advice, find_advice
 from attnworks.reshape.swapping.swap import Swap, pairs_of
-from attnworks.reshape.texts import CALIBRATION_PAIRS, HELD_OUT_SENTENCES
+from attnworks.reshape.texts import CALIBRATION_PAIRS
 from attnworks.text.sources import Texts, is_corpus
 from attnworks.traces.subject import Subject
 
@@ -39,7 +39,7 @@ def swap(
     learning_rate: float | None = None,
     objective: str | LossFunction | None = None,
     pairs: int = CALIBRATION_PAIRS,
-    sentences: int = HELD_OUT_SENTENCES,
+    sentences: int | None = None,
     batch_tokens: int = 2048,
     seed: int = 0,
     device: str = "cpu",
@@ -52,7 +52,8 @@ def swap(
     Args:
         subject: A path, a `Subject`, a Hugging Face model, or a Transformer of attnworks. It stays as it is.
         texts: A list of texts, a text file (of both, every fourth text is held out for evaluation), or a corpus such
-            as "grammar". Default: None, the corpus that a run was trained on, or "grammar".
+            as "grammar". Default: None, the corpus that a run was trained on, or "grammar", or "pydoc" for a language
+            model, which reads texts joined into passages.
         tokenizer: The tokenizer or vocabulary of a model in memory. Default: None, for a path or a `Subject`.
         to: Mechanisms to try, for example "window:window=64". Default: all that could be faster.
         layers: Which layers change: "auto"; layers or heads that get the one mechanism ("enc.0,enc.1" or "enc.0.3");
@@ -67,7 +68,8 @@ def swap(
         objective: Loss to evaluate by: "lm", "mlm", "seq2seq", "embedding", "labels:FILE", or a function.
             Default: None, the one that fits the model.
         pairs: Read at most this number of texts for calibration and healing. Default: 10,000.
-        sentences: Evaluate on at most this number of held-out sentences. Default: 256.
+        sentences: Evaluate on at most this number of held-out sentences; for a language model, of passages of up to 512
+            tokens. Default: None, 256 sentences, or passages of about 6,144 tokens in all.
         batch_tokens: Tokens per batch, padding included. Default: 2048.
         seed: Random seed. The same seed gives the same model and receipt. Default: 0.
         device: Device of a model that is opened from a path. Default: "cpu".
@@ -110,7 +112,7 @@ def advise(
     Args:
         subject: A path, a `Subject`, a Hugging Face model, or a Transformer of attnworks. It stays as it is.
         texts: A list of texts, a text file, or a corpus such as "grammar". Default: None, the corpus that a run was
-            trained on, or "grammar".
+            trained on, or "grammar", or "pydoc" for a language model, which reads texts joined into passages.
         tokenizer: The tokenizer or vocabulary of a model in memory. Default: None, for a path or a `Subject`.
         to: Mechanisms to try, for example "window:window=64". Default: all that could be faster.
         max_error: Largest RMS error of attention over the layers, and largest relative rise of the loss of the mix
@@ -133,7 +135,7 @@ def advise(
     asked = Swap(to=_names(to), max_error=max_error, length=length)
     opened = as_subject(subject, tokenizer, device=device, dtype=dtype, progress=progress)
     asked.check(opened.model)
-    split = read_split(opened, texts, pairs=CALIBRATION_PAIRS, sentences=HELD_OUT_SENTENCES, seed=seed)
+    split = read_split(opened, texts, pairs=CALIBRATION_PAIRS, sentences=None, seed=seed, objective=objective)
     split = replace(split, learn=split.learn[:sentences])
     settings = ReshapeSettings(objective, batch_tokens=batch_tokens, seed=seed)
     context = reshape_context(asked, opened, split, settings, progress)

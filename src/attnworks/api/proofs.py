@@ -61,7 +61,7 @@ def claims(
             of attnworks. Default: None, check the claims themselves.
         texts: With `on`, a list of texts, a text file, or a corpus such as "grammar". Default: None, "grammar".
         sentences: With `on`, read at most this number of sentences of a file or corpus. Default: 16.
-        max_length: With `on`, cut texts after this number of tokens. Default: None, refuse texts that do not fit.
+        max_length: With `on`, cut texts after this number of tokens. Default: None, split texts that do not fit.
         seed: Random seed of the numbers that checks draw, and of the sentences of a corpus. Default: 0.
         tokenizer: With `on`, the tokenizer or vocabulary of a model in memory. Default: None.
         device: Device of a model that is opened from a path. Default: "cpu".
@@ -119,7 +119,7 @@ def _on_model(subject: Subject, wanted: set[str], source: SourceText, progress: 
     def advance(number: int) -> None:
         nonlocal done
         done += number
-        progress(f"checking on {subject.name}", done, total)
+        progress(f"checking on {subject.name}", min(done, total), total)  # a long text is split into several
 
     tallies = check_on_model(subject, source.passages, advance, wanted)
     return LawTallies(tallies, subject.name, total, source.about["name"])

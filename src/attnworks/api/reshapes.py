@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import os
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,14 +18,15 @@ from attnworks.reshape.receipt import History, Receipt
 from attnworks.reshape.run import ReshapeSettings, run_reshape
 from attnworks.reshape.texts import (
     CALIBRATION_PAIRS,
-    HELD_OUT_SENTENCES,
     TextSplit,
     split_corpus,
     split_file,
     split_texts,
 )
-from attnworks.text.sources import DEFAULT_CORPUS, Texts, is_corpus, text_file
+from attnworks.text.passage_size import PassageSize
+from attnworks.text.sources import DEFAULT_CORPUS, PROSE_CORPUS, Texts, is_corpus, text_file
 from attnworks.traces.subject import Subject, is_run, open_subject
+from attnworks.training.objectives.language import NextToken
 from attnworks.training.run_folder import read_recipe
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ def apply(
     learning_rate: float | None = None,
     objective: str | LossFunction | None = None,
     pairs: int = CALIBRATION_PAIRS,
-    sentences: int = HELD_OUT_SENTENCES,
+    sentences: int | None = None,
     batch_tokens: int = 2048,
     seed: int = 0,
     device: str = "cpu",
@@ -60,7 +60,8 @@ def apply(
         subject: A path, a `Subject`, a Hugging Face model, or a Transformer of attnworks. It stays as it is.
         reshape: The options of a reshape: an instance of a subclass of `attnworks.reshape.Reshape`.
         texts: A list of texts, a text file (of both, every fourth text is held out for evaluation), or a corpus such
-            as "grammar". Default: None, the corpus that a run was trained on, or "grammar".
+            as "grammar". Default: None, the corpus that a run was trained on, or "grammar", or "pydoc" for a language
+            model, which reads texts joined into passages.
         tokenizer: The tokenizer or vocabulary of a model in memory. Default: None, for a path or a `Subject`.
         heal: Training steps after the change, to recover quality. Default: 0.
         heal_by: What healing minimises: "objective", or "distil", the distance to the activations of the old model
@@ -69,7 +70,8 @@ def apply(
         objective: Loss to evaluate by: "lm", "mlm", "seq2seq", "embedding", "labels:FILE", or a function.
             Default: None, the one that fits the model.
         pairs: Read at most this number of texts for calibration and healing. Default: 10,000.
-        sentences: Evaluate on at most this number of held-out sentences. Default: 256.
+        sentences: Evaluate on at most this number of held-out sentences; for a language model, of passages of up to 512
+            tokens. Default: None, 256 sentences, or passages of about 6,144 tokens in all.
         batch_tokens: Tokens per batch, padding included. Default: 2048.
         seed: Random seed. The same seed gives the same model and receipt. Default: 0.
         device: Device of a model that is opened from a path. Default: "cpu".
@@ -88,7 +90,7 @@ def apply(
     opened = as_subject(subject, tokenizer, device=device, dtype=dtype, progress=progress)
     reshape.check(opened.model)  # before text is read, which may take long
     place = None if out is None else _place(opened, changed=isinstance(subject, Subject))
-    split = read_split(opened, texts, pairs=pairs, sentences=sentences, seed=seed)
+    split = read_split(opened, texts, pairs=pairs, sentences=sentences, seed=seed, objective=objective)
     model, receipt = run_reshape(reshape, opened, split, settings, progress)
     new = opened.with_model(model)
     new.folder = None
@@ -121,18 +123,34 @@ def _dtype_name(subject: Subject) -> str:
     return str(next(subject.model.parameters()).dtype).removeprefix("torch.")
 
 
-def read_split(subject: Subject, texts: Texts, *, pairs: int, sentences: int, seed: int) -> TextSplit:
-    """Texts to calibrate on and others to evaluate on; by default the corpus that a run was trained on."""
+def read_split(
+    subject: Subject,
+    texts: Texts,
+    *,
+    pairs: int,
+    sentences: int | None,
+    seed: int,
+    objective: str | LossFunction | None = None,
+) -> TextSplit:
+    """Texts to calibrate on and others to evaluate on; by default the corpus that a run was trained on.
+
+    A language model reads prose by default. Texts are joined into passages for it, unless it is evaluated by another
+    objective than the next token.
+    """
+    writes = subject.abilities.kind == "decoder" and subject.abilities.vocabulary
+    joins = writes and objective in (None, NextToken.name) and subject.source is not None
+    passage_size = PassageSize.of(subject.source) if joins and subject.source is not None else None
     if texts is None and subject.folder is not None and is_run(subject.folder):
         recipe, _ = read_recipe(subject.folder)
         pairs = min(pairs, recipe.pairs or pairs)
-        return split_corpus(recipe.corpus, pairs=pairs, held_out=sentences, seed=recipe.seed)
-    if texts is None or (isinstance(texts, str) and is_corpus(texts)):
-        return split_corpus(texts or DEFAULT_CORPUS, pairs=pairs, held_out=sentences, seed=seed)
+        return split_corpus(recipe.corpus, pairs=pairs, held_out=sentences, seed=recipe.seed, passage_size=passage_size)
+    if texts is None:
+        texts = PROSE_CORPUS if writes and subject.vocabularies is None else DEFAULT_CORPUS
+    if isinstance(texts, str) and is_corpus(texts):
+        return split_corpus(texts, pairs=pairs, held_out=sentences, seed=seed, passage_size=passage_size)
     if isinstance(texts, str | os.PathLike):
-        return split_file(text_file(texts), pairs=pairs, held_out=sentences)
-    split = split_texts(texts)
-    return replace(split, learn=split.learn[:pairs], held_out=split.held_out[:sentences])
+        return split_file(text_file(texts), pairs=pairs, held_out=sentences, passage_size=passage_size)
+    return split_texts(texts, pairs=pairs, held_out=sentences, passage_size=passage_size)
 
 
 def history(path: AnyPath) -> History:

@@ -34,7 +34,7 @@ from attnworks.cli.reshape_verbs import batch_tokens_option, objective_option
     metavar="N",
     help="Sequence length to measure time at.  [default: mean length of the text]",
 )
-@text_options("every fourth line is left out", "the run's own corpus, or grammar")
+@text_options("every fourth line is left out", "the run's own corpus, or grammar; language models: pydoc")
 @click.option(
     "--sentences",
     type=click.IntRange(1),

@@ -12,7 +12,16 @@ from attnworks.cli.reshape_verbs import reshape_and_show, reshape_options
 @click.command()
 @click.argument("model")
 @click.option(
-    "--keep", type=click.FloatRange(0, 1), metavar="SHARE", help="Share of all heads to keep, for example 0.5."
+    "--keep",
+    type=click.FloatRange(0, 1),
+    metavar="SHARE",
+    help="How many heads to keep, as a share of all heads, for example 0.5.",
+)
+@click.option(
+    "--budget",
+    metavar="SHARE",
+    help="How much of the model to keep instead: cut heads until it has at most this share of its parameters (0.9 or "
+    "parameters:0.9) or of the measured time of a forward pass (time:0.8).",
 )
 @click.option(
     "--heads",
@@ -22,11 +31,13 @@ from attnworks.cli.reshape_verbs import reshape_and_show, reshape_options
 )
 @click.option(
     "--by",
-    default="ablation",
+    default="curvature",
     show_default=True,
-    help="How to rank heads: ablation (the loss without each head, the least needed one first), gradient (how much the "
-    "loss depends on each head), gates (switches that are trained), redundancy (heads that attend alike), role (heads "
-    "without a clear role first) or random.",
+    help="How to rank heads: curvature (the estimated change of the model's outputs, made anew after every few heads), "
+    "ablation (the measured loss without each head, the least needed one first), gradient (how much the loss depends "
+    "on each head), gates (switches that are trained), redundancy (heads that attend alike), role (heads without a "
+    "clear role first), norm (small output weights first) or random. By curvature, causal models are also ranked on "
+    "repeated random tokens, an eighth of the texts, so that heads that copy from the context count.",
 )
 @click.option("--evenly", is_flag=True, help="Cut the same share of heads in every layer.")
 @click.option("--compare", is_flag=True, help="Also measure the loss of every ranking at 90 %, 80 %, ... of the heads.")
@@ -43,11 +54,13 @@ def prune(model: str, **options: Any) -> None:
     Examples:
       attnworks prune runs/first --keep 0.5 --heal 300 --out runs/half
       attnworks prune runs/first --keep 0.5 --compare --out runs/compared
+      attnworks prune bert-folder --budget time:0.8 --out bert-faster
       attnworks prune runs/first --heads "enc.0.3,cross.*.1" --out runs/fewer
       attnworks prune bert-folder --keep 0.5 --heal 300 --heal-by distil --out bert-half
     """
     from attnworks.core.checks import one_of_options
 
     heads = None if options["heads"] == "auto" else options["heads"]
-    one_of_options("to prune", {"--keep": options["keep"], "--heads": heads}, "for instance --keep 0.5")
+    shares = {"--keep": options["keep"], "--budget": options["budget"]}
+    one_of_options("to prune", {**shares, "--heads": heads}, "for instance --keep 0.5")
     reshape_and_show("prune", model, options)

@@ -49,7 +49,7 @@ def reshape_options(command: F) -> F:
             metavar="FLOAT",
             help="Learning rate while healing.  [default: 3e-4; Hugging Face models: 5e-5]",
         ),
-        text_options("every fourth line is held out", "the run's own corpus, or grammar"),
+        text_options("every fourth line is held out", "the run's own corpus, or grammar; language models: pydoc"),
         click.option(
             "--pairs",
             type=click.IntRange(4),
@@ -62,9 +62,8 @@ def reshape_options(command: F) -> F:
             "--sentences",
             type=click.IntRange(1),
             metavar="N",
-            default=256,
-            show_default=True,
-            help="Evaluate on at most N held-out sentences.",
+            help="Evaluate on at most N held-out sentences; for a language model, of passages of up to 512 tokens.  "
+            "[default: 256; language models: passages of about 6,144 tokens in all]",
         ),
         objective_option,
         batch_tokens_option(2048),

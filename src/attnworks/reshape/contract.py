@@ -51,6 +51,7 @@ class ReshapeResult(NamedTuple):
     others          other models, or hooks on the old one, whose losses the receipt also gets, by name
     left_out        places that could have been changed and were not, with the reason
     heads           for every layer that lost or gained heads, which head became which
+    warnings        what one should know before one uses the model, for the receipt: whole sentences
     """
 
     model: nn.Module
@@ -61,6 +62,7 @@ class ReshapeResult(NamedTuple):
     left_out: Mapping[str, str] = {}
     heads: Mapping[str, HeadMap] = {}
     rise_at_length: float | None = None
+    warnings: tuple[str, ...] = ()
 
 
 class Reshape:
@@ -69,6 +71,8 @@ class Reshape:
     name: ClassVar[str]
     calibration_sentences: ClassVar[int] = 256
     """The number of sentences to which forms and directions are fitted, and from which the rise is predicted."""
+    calibration_tokens: ClassVar[int] = 8192
+    """For a language model, the tokens of the passages in their place."""
 
     @property
     def keeps_optimizer_state(self) -> bool:

@@ -309,13 +309,13 @@ def replay(
 def repeat(receipt: Receipt, on: str, out: Path, *, tell: Progress = silent, remarks: bool = True) -> Receipt:
     """Apply the reshape of a receipt to another model, and tell remarks on how that model was opened."""
     reshape, healing = parse(RESHAPES[receipt.reshape], receipt.asked, "asked").again(receipt.done), receipt.healing
-    texts = texts_of_receipt(receipt.text)
     settings = ReshapeSettings(
         receipt.objective, healing.steps, healing.learning_rate, healing.batch_tokens, healing.seed, healing.by
     )
     dtype, device = receipt.numbers
     choice("type of numbers", dtype, DTYPES)
     subject = open_subject(on, dtype=dtype, device=device)
+    texts = texts_of_receipt(receipt.text, subject.source)
     tell_remarks(on, subject.remarks if remarks else (), tell)
     try:
         model, new = run_reshape(reshape, subject, texts, settings, tell)

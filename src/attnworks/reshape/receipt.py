@@ -11,6 +11,8 @@ from attnworks.core.display import counted, rich_html
 from attnworks.core.errors import short_number
 from attnworks.core.timing import Interval, contains_one
 from attnworks.exam.lineage import HeadMap
+from attnworks.reshape.losses import Losses, LossesAtLength, describe_loss
+from attnworks.reshape.probed import LostRole, ProbedChange
 
 TIME_RATIO = "time_ratio"
 """In the names of facts that are seconds after / before."""
@@ -28,30 +30,6 @@ class BeforeAfter:
     def saved(self) -> float:
         """The share that is gone; negative if there is more than before."""
         return 1 - self.after / self.before if self.before else 0.0
-
-
-@dataclass(frozen=True)
-class Losses:
-    """Mean loss over the held-out sentences.
-
-    predicted    from other sentences, before the change was made
-    healed       after training; None without healing
-    """
-
-    before: float
-    predicted: float
-    after: float
-    healed: float | None = None
-
-
-@dataclass(frozen=True, kw_only=True)
-class LossesAtLength(Losses):
-    """Mean loss over held-out sentences that were joined into longer texts.
-
-    tokens    of the longest of them
-    """
-
-    tokens: int
 
 
 @dataclass(frozen=True)
@@ -106,6 +84,9 @@ class Receipt:
     scores         BLEU of what the model writes, and 1 - cosine of sentence embeddings to those before
     fingerprint    of all weights before and after: hashes that are equal for models equal bit for bit
     version        of attnworks
+    warnings       what one should know before one uses the new model, in whole sentences
+    probes         of a causal language model, what its heads do on texts made for a question, and how well it copies;
+                   None for other models, for models that are too small for them, and in old receipts
     """
 
     reshape: str
@@ -130,6 +111,8 @@ class Receipt:
     time_interval: tuple[float, float] | None = None
     loss_at_length: LossesAtLength | None = None
     scores: dict[str, Figures] = field(default_factory=dict)
+    warnings: tuple[str, ...] = ()
+    probes: ProbedChange | None = None
 
     def to_json(self) -> dict[str, Any]:
         """All fields, in nested dicts and lists."""
@@ -154,24 +137,29 @@ class Receipt:
             **{f"{name}.{end}": count for name, change in changes.items() for end, count in vars(change).items()},
             **{name: self.facts[name] for name in ("heads_before", "heads_cut") if name in self.facts},
         }
-        ends = ({"time_interval": self.time_interval} if self.time_interval else {}) | self._fact_intervals()
+        ratios = ({"time_interval": self.time_interval} if self.time_interval else {}) | self._fact_intervals()
+        ends = dict(ratios)
         positive = {
             "healing.learning_rate": self.healing.learning_rate,
             **{name: value for name, value in self.facts.items() if TIME_RATIO in name},
-            **{f"{name}[{place}]": end for name, both in ends.items() for place, end in enumerate(both)},
+            **{f"{name}[{place}]": end for name, both in ratios.items() for place, end in enumerate(both)},
             **({} if self.time is None else {"time": self.time}),
         }
-        losses: dict[str, float | None] = {f"loss.{name}": value for name, value in vars(self.loss).items()}
+        losses: dict[str, float | None] = {}
+        for name, loss in {"loss": self.loss, "loss_at_length": self.loss_at_length}.items():
+            if loss is not None:
+                losses |= {f"{name}.{step}": getattr(loss, step) for step in ("before", "predicted", "after", "healed")}
+                found = {} if loss.intervals is None else vars(loss.intervals)
+                ends |= {f"{name}.intervals.{of}": interval for of, interval in found.items() if interval is not None}
         if self.loss_at_length is not None:
-            at_length = {f"loss_at_length.{name}": value for name, value in vars(self.loss_at_length).items()}
-            counts["loss_at_length.tokens"] = at_length.pop("loss_at_length.tokens")
-            losses |= at_length
+            counts["loss_at_length.tokens"] = self.loss_at_length.tokens
         odd = (
             *(f"{name} {short_number(value)}" for name, value in counts.items() if not 0 <= value <= MAX_COUNT),
             *(f"{name} {value}" for name, value in positive.items() if not 0 < value < math.inf),
             *(f"{name} from {low} to {high}" for name, (low, high) in ends.items() if not low <= high),
             *(f"{name} {value}" for name, value in losses.items() if value is not None and math.isnan(value)),
             *(f"heads of {slot}: {why}" for slot, heads in self.heads.items() if (why := heads.out_of_range())),
+            *filter(None, (None if self.probes is None else self.probes.out_of_range(),)),
         )
         return next(iter(odd), None)
 
@@ -183,6 +171,16 @@ class Receipt:
             for name in names
             if f"{name}_high" in self.facts
         }
+
+    @property
+    def lost_roles(self) -> list[LostRole]:
+        """The roles of which heads are gone: "induction" and others that the probes of a language model find."""
+        return [] if self.probes is None else self.probes.lost(self.heads)
+
+    @property
+    def concerns(self) -> list[str]:
+        """The warnings, and what the model lost by its probes, in whole sentences."""
+        return [*self.warnings, *(() if self.probes is None else self.probes.sentences(self.heads))]
 
     @property
     def nothing_changed(self) -> bool:
@@ -211,10 +209,11 @@ class Receipt:
     @property
     def summary(self) -> str:
         """What was done and what it means: the title, then loss, parameters and speed."""
-        found = [_loss_change(self.loss, self.healing.steps)]
+        found = [describe_loss(self.loss, self.healing.steps, self.objective)]
         if self.loss_at_length is not None:
             long = f"texts of up to {self.loss_at_length.tokens:,} tokens"
-            found.append(f"{_loss_change(self.loss_at_length, self.healing.steps)} on {long}")
+            found.append(f"{describe_loss(self.loss_at_length, self.healing.steps, self.objective)} on {long}")
+        found += [f"{lost.counted} gone" for lost in self.lost_roles if 2 * lost.lost >= lost.had]
         if self.parameters.after != self.parameters.before:
             saved = self.parameters.saved
             found.append(f"{_percent(abs(saved))} {'fewer' if saved > 0 else 'more'} parameters")
@@ -224,22 +223,6 @@ class Receipt:
         elif self.time is not None:
             found.append(_speed_change(self.time, self.time_interval))
         return f"{self.title}: {', '.join(found)}"
-
-
-def _loss_change(loss: Losses, steps: int) -> str:
-    """In words; of a healed model also the loss before healing.
-
-    >>> _loss_change(Losses(2.0, 2.1, 2.5), 0), _loss_change(Losses(2.0, 2.1, 2.5, 1.9), 3)
-    ('loss 2 -> 2.5 (+25 %)', 'loss 2 -> 2.5, and 1.9 (-5 %) after 3 steps of healing')
-    """
-    last = loss.after if loss.healed is None else loss.healed
-    before, after, now = (f"{value:.4g}" for value in (loss.before, loss.after, last))
-    rise = (
-        f"+{_percent(last / loss.before - 1)}".replace("+-", "-") if loss.before > 0 else f"{last - loss.before:+.2g}"
-    )
-    if loss.healed is not None:
-        return f"loss {before} -> {after}, and {now} ({rise}) after {counted(steps, 'step')} of healing"
-    return f"loss unchanged at {before}" if before == after else f"loss {before} -> {after} ({rise})"
 
 
 def _percent(share: float) -> str:

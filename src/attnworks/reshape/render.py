@@ -11,6 +11,8 @@ from attnworks.core.display import counted, duration
 from attnworks.core.places import NO_HEADS
 from attnworks.core.timing import CONFIDENCE, Interval, contains_one
 from attnworks.reshape.contract import AUTO
+from attnworks.reshape.losses import PER_TOKEN, Losses, perplexity
+from attnworks.reshape.probed import ROLES, ProbedChange
 from attnworks.reshape.receipt import History, Receipt, Replayed
 
 SPEED = ("faster", "slower")
@@ -24,17 +26,15 @@ def receipt_shown(receipt: Receipt, number: int | None = None) -> Group:
     heads.add_column("becomes", overflow="fold")
     for head, form in sorted(receipt.done.items(), key=_in_model):
         _add_row(heads, head, form)
-    loss = receipt.loss
-    losses = _columns("", "before", "predicted", "after", *(("healed",) if loss.healed is not None else ()))
-    found = (loss.before, loss.predicted, loss.after, *((loss.healed,) if loss.healed is not None else ()))
-    _add_row(losses, f"loss ({receipt.objective})", *(f"{value:.4g}" for value in found))
+    losses = _columns("", "before", "predicted", "after", *(("healed",) if receipt.loss.healed is not None else ()))
+    _add_losses(losses, f"loss ({receipt.objective})", receipt.loss, receipt.objective)
     long = receipt.loss_at_length
     if long is not None:
-        found = (long.before, long.predicted, long.after, *((long.healed,) if long.healed is not None else ()))
-        _add_row(losses, f"loss on texts of up to {long.tokens:,} tokens", *(f"{value:.4g}" for value in found))
+        _add_losses(losses, f"loss on texts of up to {long.tokens:,} tokens", long, receipt.objective)
     for name, score in receipt.scores.items():
         after = (score.after, *((score.healed,) if score.healed is not None else ()))
         _add_row(losses, name, f"{score.before:.4g}", "", *(f"{value:.4g}" for value in after))
+    probed = [] if receipt.probes is None else [_probed(receipt, receipt.probes)]
     sizes = _columns("", "before", "after", "change")
     in_type = f"bytes in {receipt.numbers[0]}"
     changes = {"parameters": receipt.parameters, in_type: receipt.bytes, "attention FLOPs": receipt.flops}
@@ -49,12 +49,13 @@ def receipt_shown(receipt: Receipt, number: int | None = None) -> Group:
         more = [_levels(receipt)] if receipt.asked.get("compare") else []
     elif receipt.facts:
         more = [_swapped(receipt) if receipt.reshape == "swap" else _facts(receipt)]
-    missed = [Text(f"Left out: {place}: {reason}.") for place, reason in receipt.left_out.items()]
+    missed = [Text(f"Warning: {concern}", "yellow") for concern in receipt.concerns]
+    missed += [Text(f"Left out: {place}: {reason}.") for place, reason in receipt.left_out.items()]
     if receipt.nothing_changed:
         tables = more if receipt.asked.get("compare") else []
         return Group(Text(f"{'' if number is None else f'{number}. '}{_nothing(receipt)}", "bold"), *missed, *tables)
     said = heads if receipt.done else Text(_nothing(receipt))
-    return Group(summary, said, *missed, Text(_measured(receipt), "dim"), losses, sizes, *more)
+    return Group(summary, *missed, said, Text(_measured(receipt), "dim"), losses, *probed, sizes, *more)
 
 
 def _nothing(receipt: Receipt) -> str:
@@ -170,14 +171,56 @@ def _columns(first: str, *others: str) -> Table:
     return table
 
 
+def _add_losses(table: Table, name: str, loss: Losses, objective: str) -> None:
+    """A row of losses; then their intervals, and of a loss per token the perplexity."""
+    steps = ("before", "predicted", "after", *(("healed",) if loss.healed is not None else ()))
+    found = {step: getattr(loss, step) for step in steps}
+    _add_row(table, name, *(f"{value:.4g}" for value in found.values()))
+    if loss.intervals is not None:
+        ends = (getattr(loss.intervals, step, None) for step in steps)
+        cells = ("" if both is None else f"{both[0]:.4g} to {both[1]:.4g}" for both in ends)
+        _add_row(table, f"{100 * CONFIDENCE:.0f} % interval", *cells)
+    if objective in PER_TOKEN:
+        _add_row(table, "perplexity", *(f"{perplexity(value):.4g}" for value in found.values()))
+
+
+def _probed(receipt: Receipt, probes: ProbedChange) -> Table:
+    """Losses on the texts of the probes, and how many heads have each role."""
+    models = [probes.before, probes.after, *([] if probes.healed is None else [probes.healed])]
+    table = _columns("on probes", "before", "after", *(("healed",) if probes.healed is not None else ()), "gone")
+    for name, words in _PROBE_LOSSES.items():
+        values = [getattr(model, name) for model in models]
+        if all(value is not None for value in values):
+            _add_row(table, words, *(f"{value:.4g}" for value in values), "")
+    gone = {lost.role: lost for lost in receipt.lost_roles}
+    for role, words in ROLES.items():
+        counts = [len(model.heads.get(role, ())) for model in models]
+        if any(counts):
+            lost = gone.get(role)
+            told = "" if lost is None else f"{lost.lost} ({len(lost.cut)} cut)"
+            _add_row(table, f"{words} heads", *(f"{count:,}" for count in counts), told)
+    return table
+
+
+_PROBE_LOSSES = {
+    "first_loss": "loss on random tokens",
+    "copy_loss": "loss on the same tokens repeated",
+    "needle_loss": "loss on a copied needle",
+}
+
+
 def _measured(receipt: Receipt) -> str:
     """What the losses are means over."""
-    sentences, written = receipt.text.get("evaluation"), receipt.text.get("written")
+    text = receipt.text
+    sentences, written, joined, split = (text.get(key) for key in ("evaluation", "written", "passage_tokens", "split"))
     steps = f", healed by {counted(receipt.healing.steps, 'step')} of training" if receipt.healing.steps else ""
     own = f"; the model itself wrote {written} of the targets" if written else ""
-    length = "" if receipt.asked.get("length") else f" of about {receipt.length} tokens"
-    evaluated = f"{sentences} held-out sentence{'s' * (sentences != 1)}"
-    return f"Mean loss of {evaluated}{length}{steps}{own}; computed in {duration(receipt.seconds)}."
+    unit, length = "sentence", "" if receipt.asked.get("length") else f" of about {receipt.length} tokens"
+    if joined:
+        unit, length = "passage", f" of up to {joined} tokens ({text.get('evaluation_tokens')} in all)"
+    evaluated = f"{sentences} held-out {unit}{'s' * (sentences != 1)}"
+    longer = "".join(f" {str(note).capitalize()}." for note in split) if isinstance(split, list) else ""
+    return f"Mean loss of {evaluated}{length}{steps}{own}; computed in {duration(receipt.seconds)}.{longer}"
 
 
 def history_shown(history: History) -> Group:

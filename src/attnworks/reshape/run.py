@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from importlib.metadata import version
 from typing import Any
 
@@ -17,11 +17,22 @@ from attnworks.core.display import Progress, silent
 from attnworks.core.errors import DivergedError, UsageError
 from attnworks.models.folder import weights_fingerprint
 from attnworks.reshape.contract import Reshape, ReshapeContext
-from attnworks.reshape.evaluate import attention_flops, parameter_count, scores_of, time_ratio, weight_bytes
+from attnworks.reshape.evaluate import (
+    attention_flops,
+    compare_long_losses,
+    compare_losses,
+    compare_probes,
+    compare_scores,
+    outcome_of,
+    parameter_count,
+    time_ratio,
+    weight_bytes,
+)
 from attnworks.reshape.heal import HEALING_TARGETS, LOWER_THE_RATE, OBJECTIVE, check_rate, heal
 from attnworks.reshape.long_texts import TrialText, longest
-from attnworks.reshape.receipt import BeforeAfter, Figures, HealReport, Losses, LossesAtLength, Receipt
-from attnworks.reshape.texts import TextSplit
+from attnworks.reshape.losses import loss_warnings
+from attnworks.reshape.receipt import BeforeAfter, HealReport, Receipt
+from attnworks.reshape.texts import TextSplit, text_facts
 from attnworks.text.passages import Passage
 from attnworks.traces.loss import TextLoss
 from attnworks.traces.subject import LayerHook, Subject
@@ -29,6 +40,9 @@ from attnworks.traces.text import TokenizedText
 from attnworks.training.objectives import choose_objective
 from attnworks.training.objectives.contract import Objective
 from attnworks.training.objectives.sentences import LossFunction
+
+LOGITS_AT_ONCE = 2**25
+"""Entries of the table of logits of a batch to calibrate on or to evaluate on: 128 MB in float32."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +53,7 @@ class ReshapeSettings:
     steps         training steps of healing; 0 for no healing
     learning_rate of healing; None for 3e-4 (models of attnworks) or 5e-5 (models of Hugging Face)
     by            what healing lowers: "objective", or "distil", the distance to the old model after every block
-    batch_tokens  padded tokens of a batch
+    batch_tokens  padded tokens of a batch; fewer where a model has a large vocabulary, except in healing
     """
 
     objective: str | LossFunction | None = None
@@ -79,19 +93,18 @@ def run_reshape(
     tell("reading text", 0, 1)
     context = reshape_context(reshape, subject, texts, settings, tell)
     calibration, objective = context.calibration, context.calibration.objective
-    held_out = text_loss_on(subject, objective, texts.held_out, settings)
+    measuring = _in_small_batches(subject, objective, settings)
+    held_out = text_loss_on(subject, objective, texts.held_out, measuring, texts.held_out_numbers)
     tell("measuring before", 0, 1)
     tokens = reshape.flops_length
     long = None if tokens is None else TrialText.of(held_out, mean_length(held_out.text), tokens).long
-    before, scores_before = held_out.mean(subject), scores_of(held_out, subject)
-    long_before = None if long is None else long.mean(subject)
+    before = outcome_of(held_out, subject, long=long, seed=settings.seed, tell=tell)
     made = reshape.make(context)
     length = tokens or context.length
     made.model.eval()
     new = subject.with_model(made.model)
     tell("measuring after", 0, 1)
-    after, scores_after = held_out.mean(new), scores_of(held_out, new)
-    long_after = None if long is None else long.mean(new)
+    after = outcome_of(held_out, new, before, long=long, seed=settings.seed, tell=tell)
     facts = dict(made.facts)
     fields: dict[str, Any] = asdict(reshape)  # pyright: ignore[reportArgumentType]
     options = {name: list(value) if isinstance(value, tuple) else value for name, value in fields.items()}  # as in JSON
@@ -99,33 +112,25 @@ def run_reshape(
         tell("measuring others", number, len(made.others))
         hook = other if isinstance(other, LayerHook) else None
         facts[name] = held_out.mean(subject.with_model(other) if isinstance(other, nn.Module) else subject, hook)
-    healed, long_healed, scores_healed = None, None, {}
+    healed = None
     if settings.steps:
         tell("reading text to heal with", 0, 1)
-        healing = text_loss_on(subject, objective, texts.learn, settings)
+        healing = text_loss_on(subject, objective, texts.learn, settings, texts.learn_numbers)
         heal(healing, new, steps=settings.steps, rate=rate, seed=settings.seed, by=settings.by, tell=tell)
         tell("measuring what healed", 0, 1)
-        healed = held_out.mean(new)
-        if not math.isfinite(healed):
-            got = f"loss {healed:g}"
+        healed = outcome_of(held_out, new, before, long=long, seed=settings.seed, tell=tell)
+        if not math.isfinite(healed.loss):
+            got = f"loss {healed.loss:g}"
             raise DivergedError("healing, after the last step", "a finite loss and gradient", got, LOWER_THE_RATE)
-        scores_healed = scores_of(held_out, new)
-        long_healed = None if long is None else long.mean(new)
-    at_length = None
-    if long is not None and long_before is not None and long_after is not None:
-        rise = made.rise if made.rise_at_length is None else made.rise_at_length
-        at_length = LossesAtLength(long_before, long_before + rise, long_after, long_healed, tokens=longest(long.text))
+    loss = compare_losses(before, made.rise, after, healed)
+    long_rise = made.rise if made.rise_at_length is None else made.rise_at_length
+    longest_text = 0 if long is None else longest(long.text)
     time_share, time_interval = time_ratio(held_out, new)
     models = (subject.model, made.model)
     return made.model, Receipt(
         reshape=reshape.name,
         asked=options,
-        text={
-            **texts.about,
-            "calibration": len(calibration.text.kept),
-            "evaluation": len(held_out.text.kept),
-            "written": held_out.text.written,
-        },
+        text={**texts.about, **text_facts(calibration.text, held_out.text)},
         objective=objective.name,
         healing=HealReport(settings.steps, rate, settings.batch_tokens, settings.seed, settings.by),
         done=made.done,
@@ -135,18 +140,18 @@ def run_reshape(
         flops=BeforeAfter(*(attention_flops(model, length) for model in models)),
         length=length,
         facts=facts,
-        loss=Losses(before, before + made.rise, after, healed),
-        loss_at_length=at_length,
+        loss=loss,
+        loss_at_length=compare_long_losses(before, long_rise, after, healed, longest_text),
         bytes=BeforeAfter(*map(weight_bytes, models)),
         time=time_share,
         time_interval=time_interval,
-        scores={
-            name: Figures(value, scores_after[name], scores_healed.get(name)) for name, value in scores_before.items()
-        },
+        scores=compare_scores(before, after, healed),
         seconds=time.perf_counter() - began,
         numbers=(str(first.dtype).removeprefix("torch."), str(first.device)),
         fingerprint=(weights_fingerprint(subject.model), weights_fingerprint(made.model)),
         version=version("attnworks"),
+        warnings=(*made.warnings, *loss_warnings(loss, len(held_out.text.kept))),
+        probes=compare_probes(before, after, healed),
     )
 
 
@@ -154,8 +159,17 @@ def reshape_context(
     reshape: Reshape, subject: Subject, texts: TextSplit, settings: ReshapeSettings, tell: Progress = silent
 ) -> ReshapeContext:
     """The model and its loss on the calibration text, by the objective of the settings or that of the model."""
-    objective = choose_objective(settings.objective, subject.abilities, seed=settings.seed)
-    calibration = text_loss_on(subject, objective, texts.learn[: reshape.calibration_sentences], settings)
+    names = getattr(getattr(subject.model, "config", None), "id2label", None)
+    objective = choose_objective(
+        settings.objective,
+        subject.abilities,
+        seed=settings.seed,
+        sentences=texts.texts,
+        class_names=names if subject.abilities.classes else None,
+    )
+    some = texts.calibration(reshape.calibration_sentences, reshape.calibration_tokens)
+    measuring = _in_small_batches(subject, objective, settings)
+    calibration = text_loss_on(subject, objective, some, measuring, texts.learn_numbers)
     return ReshapeContext(subject, calibration, mean_length(calibration.text), tell, settings.seed)
 
 
@@ -165,6 +179,27 @@ def mean_length(text: TokenizedText) -> int:
 
 
 def text_loss_on(
-    subject: Subject, objective: Objective, passages: Sequence[Passage], settings: ReshapeSettings
+    subject: Subject,
+    objective: Objective,
+    passages: Sequence[Passage],
+    settings: ReshapeSettings,
+    numbers: Sequence[int] | None = None,
 ) -> TextLoss:
-    return TextLoss(subject, objective, subject.read(passages, batch_tokens=settings.batch_tokens))
+    """The loss on some passages; labels belong to passages by their `numbers` in the text that was given."""
+    text = subject.read(passages, batch_tokens=settings.batch_tokens)
+    if objective.of_whole_texts:
+        asked = f"the objective {objective.name!r}"
+        text.check_whole(asked)
+        if numbers is None:
+            expected, remedy = "the lines of a file or a list of texts, one for each label", "give these"
+            raise UsageError(asked, expected, "texts without numbers of their own", remedy)
+        text = replace(text, kept=[numbers[place] for place in text.kept])
+    return TextLoss(subject, objective, text)
+
+
+def _in_small_batches(subject: Subject, objective: Objective, settings: ReshapeSettings) -> ReshapeSettings:
+    """Settings with fewer tokens to a batch, where the table of logits would be too large."""
+    sizes = [size for size in subject.vocabulary_sizes if size is not None]
+    if not sizes or not objective.reads_logits or not subject.abilities.vocabulary:
+        return settings
+    return replace(settings, batch_tokens=max(1, min(settings.batch_tokens, LOGITS_AT_ONCE // max(sizes))))

@@ -28,8 +28,9 @@ from attnworks.reshape.heal import stream_distance
 from attnworks.reshape.history import receipts, replay, undo
 from attnworks.reshape.pruning import ranking
 from attnworks.reshape.pruning.l0_gates import train_gates
-from attnworks.reshape.pruning.prune import COMPARED_KEEP_SHARES, Prune, units_of
+from attnworks.reshape.pruning.prune import COMPARED_KEEP_SHARES, Prune
 from attnworks.reshape.pruning.ranking import RANKINGS
+from attnworks.reshape.pruning.units import units_of
 from attnworks.reshape.receipt import Receipt
 from attnworks.reshape.run import ReshapeSettings, run_reshape, text_loss_on
 from attnworks.reshape.surgery import heads_off, layers_alike, layers_of
@@ -118,7 +119,7 @@ def test_evenly() -> None:
     assert {*heads_left(new).values()} == {1}
 
 
-@pytest.mark.parametrize("by", ["ablation", "gradient", "redundancy", "role"])
+@pytest.mark.parametrize("by", ["curvature", "ablation", "gradient", "redundancy", "role", "norm"])
 def test_every_ranking(by: str) -> None:
     new, receipt = prune(model_of(), keep=0.5, by=by)
     assert sum(heads_left(new).values()) == HEADS // 2 and receipt.asked["by"] == by
@@ -140,7 +141,7 @@ def test_compared() -> None:
     model = model_of()
     _, receipt = prune(model, keep=0.5, by="gradient", compare=True)
     have = {name for name in RANKINGS if f"loss_by_{name}_keeping_50" in receipt.facts}
-    assert {"ablation", "gradient", "gates", "redundancy", "role", "random"} <= have
+    assert {*RANKINGS} <= have
     for name in have:
         assert all(f"loss_by_{name}_keeping_{100 * level:.0f}" in receipt.facts for level in COMPARED_KEEP_SHARES)
         assert receipt.facts[f"loss_by_{name}_keeping_0"] == pytest.approx(receipt.facts["loss_by_random_keeping_0"])
@@ -188,8 +189,8 @@ def test_other_ways_of_healing_are_refused() -> None:
 @pytest.mark.parametrize(
     ("options", "told"),
     [
-        ({}, "got neither"),
-        ({"keep": 0.5, "heads": "enc.0.1"}, "got both"),
+        ({}, "got none of them"),
+        ({"keep": 0.5, "heads": "enc.0.1"}, "got keep and heads"),
         ({"keep": 1.5}, "a number from 0 to 1"),
         ({"keep": float("nan")}, "a number from 0 to 1"),
         ({"keep": 0.5, "by": "magic"}, "ranking of heads 'magic'"),
@@ -299,7 +300,7 @@ def test_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     arguments = ["prune", str(run), "--keep", "0.5", "--compare", *pairs, "--threads", "1"]
     result = CliRunner().invoke(main, [*arguments, "--out", str(tmp_path / "out")])
     assert result.exit_code == 0, result.output
-    assert result.stdout.startswith("Cut 3 of 6 heads (ranked by ablation): loss ")
+    assert result.stdout.startswith("Cut 3 of 6 heads (ranked by curvature): loss ")
     for words in ("layer", "BLEU", "embedding drift", "bytes", "time of a forward pass", "loss, keeping"):
         assert words in result.stdout
     again = CliRunner().invoke(main, ["history", str(tmp_path / "out")])
@@ -312,7 +313,7 @@ def test_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 # Met in use ----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("by", ["gradient", "redundancy", "role"])
+@pytest.mark.parametrize("by", ["curvature", "gradient", "redundancy", "role", "norm"])
 def test_layers_that_never_run(by: str) -> None:
     """Cross-attention of a decoder that is given nothing to look at has no say, and is not cut."""
     model = TINY["gpt2-cross"].build(dtype=torch.float32)

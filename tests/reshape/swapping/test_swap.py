@@ -41,7 +41,7 @@ from attnworks.reshape.swapping.trials import (
 )
 from attnworks.text.passages import Passage, Text
 from attnworks.text.tokens import TokenRow
-from attnworks.traces.subject import first
+from attnworks.traces.layer import first
 from attnworks.training.objectives import choose_objective
 from tests.exam_helpers import LINES, tiny_tokenizer
 from tests.helpers import unchecked

@@ -18,9 +18,9 @@ from attnworks.models.anatomy import Part
 from attnworks.models.modes import eval_mode
 from attnworks.text.tokens import Batch
 from attnworks.traces.frozen_pass import whole_maps
-from attnworks.traces.layer import LayerTrace, linear_queries
+from attnworks.traces.layer import LayerTrace, first, linear_queries
 from attnworks.traces.loss import TextLoss
-from attnworks.traces.subject import LayerHook, first
+from attnworks.traces.subject import LayerHook
 
 
 @dataclass(frozen=True, eq=False)

@@ -52,6 +52,7 @@ class Grow(Reshape):
 
     name: ClassVar[str] = "grow"
     calibration_sentences: ClassVar[int] = 4096
+    calibration_tokens: ClassVar[int] = 65_536
 
     add: int = 0
     where: str = AUTO

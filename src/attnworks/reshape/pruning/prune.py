@@ -2,33 +2,25 @@
 
 from __future__ import annotations
 
-import copy
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
 from torch import nn
 
 from attnworks.core.checks import choice, number, one_of_options, text
-from attnworks.core.display import counted
 from attnworks.core.errors import AttnworksError, UsageError
-from attnworks.core.places import NO_HEADS, HeadId, Slot, select_heads
+from attnworks.core.places import NO_HEADS, select_heads
 from attnworks.exam.lineage import HeadMap
-from attnworks.hf.cut.recipe import Form
 from attnworks.hf.standard import to_standard
-from attnworks.models.modes import inference_mode
 from attnworks.reshape.contract import AUTO, RESHAPES, Reshape, ReshapeContext, ReshapeResult
-from attnworks.reshape.pruning.ranking import RANKINGS, rank
-from attnworks.reshape.surgery import (
-    PruneUnit,
-    attention_parts,
-    check_can_keep,
-    heads_off,
-    keep_heads_by_layer,
-    layers_of,
-    refusal_to_shrink,
-)
-from attnworks.traces.edits import CountHeadsHook
+from attnworks.reshape.pruning.budget import PARAMETERS, Budget, parameter_share
+from attnworks.reshape.pruning.cut import describe_kept, heads_gone, left_of, without
+from attnworks.reshape.pruning.order import Order
+from attnworks.reshape.pruning.ranking import GREEDY, RANKINGS, rank
+from attnworks.reshape.pruning.units import check_can_prune, heads_by_layer, units_of, units_that_run
+from attnworks.reshape.surgery import PruneUnit, check_can_keep, heads_off
 from attnworks.traces.subject import LayerHook
 
 COMPARED_KEEP_SHARES = tuple(tenths / 10 for tenths in range(9, -1, -1))
@@ -41,8 +33,10 @@ class Prune(Reshape):
     """Remove the heads that are needed least: columns of W_Q, W_K, W_V and rows of W_O.
 
     keep      share of all heads that stay, encoder, decoder and cross-attention together
+    budget    share of what the model has now that may be left: 0.9 or "parameters:0.9", or "time:0.8" of a forward
+              pass, where the upper end of the 95 % interval is at most that
     heads     "auto", or the heads that go, by name: "3.2,4.*", with enc, dec or cross in front where there are several
-    by        how heads are ranked: "ablation", "gradient", "gates", "redundancy", "role", "random"
+    by        how heads are ranked: "curvature", "ablation", "gradient", "gates", "redundancy", "role", "norm", "random"
     evenly    the same share of every layer goes, which transformers itself can load in some families (Llama)
     compare   measure the loss at every tenth of the heads, by every ranking; gates are trained for the share asked for
 
@@ -55,81 +49,122 @@ class Prune(Reshape):
     name: ClassVar[str] = "prune"
 
     keep: float | None = None
+    budget: float | str | None = None
     heads: str = AUTO
-    by: str = "ablation"
+    by: str = "curvature"
     evenly: bool = False
     compare: bool = False
 
     def __post_init__(self) -> None:
         text("heads to cut", self.heads, "write for instance heads='enc.0.3,dec.1.*'")
-        named = self.heads != AUTO
-        remedy = "for instance keep=0.5, or heads='enc.0.3,dec.1.*'"
-        one_of_options("to prune", {"keep": self.keep, "heads": named}, remedy)
+        remedy = "for instance keep=0.5, budget='parameters:0.9', or heads='enc.0.3,dec.1.*'"
+        one_of_options("to prune", {"keep": self.keep, "budget": self.budget, "heads": self.named}, remedy)
         if self.keep is not None:
             number("pruning with keep", self.keep, 0, 1, remedy="0.5 keeps half of the heads")
+        if self.budget is not None:
+            Budget.parse(self.budget)
         choice("ranking of heads", self.by, RANKINGS)
-        if named and (self.evenly or self.compare):
+        if self.named and (self.evenly or self.compare):
             asked = "pruning evenly or with a comparison"
-            raise UsageError(asked, "a share of heads to keep", "heads by name", "give keep")
+            raise UsageError(asked, "a share of heads to keep, or a budget", "heads by name", "give keep or budget")
+
+    @property
+    def named(self) -> bool:
+        """Whether the heads that go are given by name."""
+        return self.heads != AUTO
 
     def check(self, model: nn.Module) -> None:
-        if self.keep is None:
+        if self.named:
             heads = [head for unit in self.chosen(model) for head in unit]
-            for slot, kept in _left(heads_by_layer(model), heads).items():
+            for slot, kept in left_of(heads_by_layer(model), heads).items():
                 check_can_keep(model, slot, kept)
-        else:
-            _check_can_prune(model)
+            return
+        check_can_prune(model)
+        if self.budget is not None and (budget := Budget.parse(self.budget)).of == PARAMETERS:
+            budget.check(parameter_share(model, without(model, units_of(model)).model))
+
+    def again(self, done: Mapping[str, str]) -> Prune:
+        """A budget of time is met by other heads when times are measured again: the heads that went, by name."""
+        if self.budget is None or Budget.parse(self.budget).of == PARAMETERS:
+            return self
+        gone = [f"{slot}.{head}" for slot, words in done.items() for head in heads_gone(words)]
+        return Prune(heads=",".join(gone) or NO_HEADS)
 
     def chosen(self, model: nn.Module) -> list[PruneUnit]:
         """The heads that are asked for by name, each with itself in the layers that share its weights."""
         if self.heads.strip() != NO_HEADS:
-            _check_can_prune(model)
+            check_can_prune(model)
         named = {*select_heads(self.heads, {slot: len(heads) for slot, heads in heads_by_layer(model).items()})}
         return [unit for unit in units_of(model, alone=True) if named & {*unit}]
 
     def make(self, context: ReshapeContext) -> ReshapeResult:
-        text_loss, model = context.calibration, context.model
+        text_loss, model, before = context.calibration, context.model, heads_by_layer(context.model)
+        order = Order([])
         others: dict[str, LayerHook] = {}
         left_out: dict[str, str] = {}
-        if self.keep is None:
+        if self.named:
             cut = self.chosen(model)
         else:
             units = units_that_run(context)
-            order = self.ranked(context, units, self.by)
-            cut = self.first(order, self.keep, units)
-            others, left_out = self.levels(context, units, order) if self.compare else ({}, {})
-        new, before = copy.deepcopy(model), heads_by_layer(model)
-        heads = [head for unit in cut for head in unit]
-        left = _left(before, heads)
-        forms = keep_heads_by_layer(new, left)
+            order, cut = self.ordered(context, units)
+            others, left_out = self.levels(context, units, order, len(cut)) if self.compare else ({}, {})
+        new = without(model, cut)
         context.tell("predicting", 0, 1)
         rise = text_loss.mean(hook=heads_off(cut)) - text_loss.mean() if cut else 0.0
-        done = {str(slot): _describe_kept(len(before[slot]), kept, forms[slot]) for slot, kept in left.items()}
-        facts = {"heads_before": float(sum(map(len, before.values()))), "heads_cut": float(len(heads))}
-        kept_heads = {str(slot): HeadMap(before=len(before[slot]), after=tuple(kept)) for slot, kept in left.items()}
-        return ReshapeResult(to_standard(new), done, rise, facts, others, left_out, kept_heads)
+        done = {str(slot): describe_kept(len(before[slot]), kept, new.forms[slot]) for slot, kept in new.left.items()}
+        facts = {"heads_before": float(sum(map(len, before.values()))), "heads_cut": float(sum(map(len, cut)))}
+        agreement = order.agreement(len(cut))
+        if agreement is not None:
+            facts |= {"ranking_agreement": agreement.same, "ranking_agreement_by_chance": agreement.chance}
+        heads = {str(slot): HeadMap(before=len(before[slot]), after=tuple(kept)) for slot, kept in new.left.items()}
+        warnings = () if agreement is None or agreement.certain else (agreement.warning,)
+        return ReshapeResult(
+            to_standard(new.model), done, rise, facts, others, left_out, heads, warnings=warnings
+        )  # fmt: skip
 
-    def first(self, order: Sequence[PruneUnit], keep: float, units: Sequence[PruneUnit]) -> list[PruneUnit]:
+    def ordered(self, context: ReshapeContext, units: Sequence[PruneUnit]) -> tuple[Order, list[PruneUnit]]:
+        """An order of all units, and those of them that go."""
+        if self.budget is None:
+            assert self.keep is not None
+            order = self.ranked(context, units, self.by, len(self.first(units, self.keep, units)))
+            return order, self.first(order, self.keep, units)
+        budget, heads, model = Budget.parse(self.budget), sum(map(len, units)), context.model
+        context.tell(f"measuring {budget.of} without heads", 0, 1)
+        least = budget.share_of(context, without(model, units).model)
+        budget.check(least)
+        line = len(units) * (1 - budget.share) / (1 - least) if least < 1 else 0.0
+        order = self.ranked(context, units, self.by, min(len(units), math.ceil(line)))
+        known: dict[int, float] = {}
+
+        def share_kept(kept: int) -> float:
+            cut = self.first(order, kept / heads, units)
+            if len(cut) not in known:
+                context.tell(f"measuring {budget.of} with fewer heads", 0, 1)
+                known[len(cut)] = budget.share_of(context, without(model, cut).model)
+            return known[len(cut)]
+
+        kept = budget.most_kept(heads, least, share_kept)
+        return order, self.first(order, kept / heads, units)
+
+    def first(self, order: Iterable[PruneUnit], keep: float, units: Sequence[PruneUnit]) -> list[PruneUnit]:
         """The units at the beginning of an order that have to go, so that this share of heads is left."""
         slots = dict.fromkeys(unit[0].slot for unit in units)
-        by_layer = [[unit for unit in order if unit[0].slot == slot] for slot in slots]
-        return [unit for part in (by_layer if self.evenly else [order]) for unit in _first(part, keep)]
+        groups = [[unit for unit in units if unit[0].slot == slot] for slot in slots] if self.evenly else [units]
+        return [unit for group in groups for unit in _first(order, keep, group)]
 
-    def ranked(self, context: ReshapeContext, units: Sequence[PruneUnit], by: str) -> list[PruneUnit]:
-        """All units in the order of a ranking. Ablation ranks every unit for a comparison or equal shares per layer."""
-        assert self.keep is not None
-        to_the_end = by == "ablation" and (self.compare or self.evenly)
-        return rank(context, units, len(units if to_the_end else self.first(units, self.keep, units)), by)
+    def ranked(self, context: ReshapeContext, units: Sequence[PruneUnit], by: str, cut: int) -> Order:
+        """All units in the order of a ranking. For a comparison or equal shares per layer, the whole order is read."""
+        return rank(context, units, len(units) if by in GREEDY and (self.compare or self.evenly) else cut, by)
 
     def levels(
-        self, context: ReshapeContext, units: Sequence[PruneUnit], order: Sequence[PruneUnit]
+        self, context: ReshapeContext, units: Sequence[PruneUnit], order: Order, cut: int
     ) -> tuple[dict[str, LayerHook], dict[str, str]]:
         """For every ranking, the model without the heads it would cut at each share, or why it cannot be computed."""
         found: dict[str, LayerHook] = {}
         left_out: dict[str, str] = {}
         for name in RANKINGS:
             try:
-                ranked = order if name == self.by else self.ranked(context, units, name)
+                ranked = order if name == self.by else self.ranked(context, units, name, cut)
             except AttnworksError as error:
                 left_out[f"ranking {name}"] = f"expected {error.expected}, got {error.got}"
                 continue
@@ -138,72 +173,16 @@ class Prune(Reshape):
         return found, left_out
 
 
-def _first(order: Sequence[PruneUnit], keep: float) -> list[PruneUnit]:
-    left = sum(map(len, order))
-    target = round(keep * left)
-    cut: list[PruneUnit] = []
+def _first(order: Iterable[PruneUnit], keep: float, units: Sequence[PruneUnit]) -> list[PruneUnit]:
+    """Of these units, those at the beginning of an order without which this share of their heads is left."""
+    left, smallest = sum(map(len, units)), min(map(len, units), default=0)
+    target, wanted, cut = round(keep * left), {*units}, list[PruneUnit]()
+    if left - smallest < target:
+        return cut
     for unit in order:
-        if left - len(unit) >= target:
+        if unit in wanted and left - len(unit) >= target:
             cut.append(unit)
             left -= len(unit)
+            if left - smallest < target:
+                break
     return cut
-
-
-def heads_by_layer(model: nn.Module) -> dict[Slot, list[int]]:
-    """The number of the group, for keys and values, of every head of every layer that heads can go from."""
-    layers = layers_of(model)
-    return {slot: part.groups() for slot, part in layers.items() if _refusal(model, slot, part.groups()) is None}
-
-
-def _refusal(model: nn.Module, slot: Slot, groups: Sequence[int]) -> str | None:
-    """Why neither all heads of a layer nor those of one group can go, in words; None if they can."""
-    some = [head for head, group in enumerate(groups) if group]
-    return refusal_to_shrink(model, slot, some) or refusal_to_shrink(model, slot, [])
-
-
-def _check_can_prune(model: nn.Module) -> None:
-    """Refuse a model in which no head can be cut, with the reason for its first layer."""
-    layers = attention_parts(model, cross=True)
-    reasons = {slot: _refusal(model, slot, part.groups()) for slot, part in layers.items()}
-    refused = {slot: reason for slot, reason in reasons.items() if reason is not None}
-    if len(refused) == len(layers) or not units_of(model):
-        got = next((f"{reason} in {slot}" for slot, reason in refused.items()), "none that are left")
-        raise UsageError(f"pruning {type(model).__name__}", "heads that can be cut", got, "choose another model")
-
-
-def units_of(model: nn.Module, *, alone: bool = False) -> list[PruneUnit]:
-    """Heads that go together: in all layers that share their weights, those that share keys and values.
-
-    alone    each by itself, also of those that share keys and values
-    """
-    units: dict[tuple[nn.Module | None, int], list[HeadId]] = {}
-    layers = layers_of(model)
-    for slot, groups in heads_by_layer(model).items():
-        for head, group in enumerate(groups):
-            units.setdefault((layers[slot].attention, head if alone else group), []).append(HeadId(slot, head))
-    return [tuple(unit) for unit in units.values()]
-
-
-def units_that_run(context: ReshapeContext) -> list[PruneUnit]:
-    """The units of layers that run on the text; cross-attention without a source does not run."""
-    subject, counting = context.subject, CountHeadsHook()
-    with inference_mode(context.model):
-        subject.run(context.calibration.text.batch(0)[0].to(subject.device), counting)
-    return [unit for unit in units_of(context.model) if unit[0].slot in counting.heads]
-
-
-def _left(layers: Mapping[Slot, Sequence[int]], cut: Sequence[HeadId]) -> dict[Slot, list[int]]:
-    """The heads that stay in each layer that loses some."""
-    gone = {*cut}
-    return {
-        slot: [head for head in range(len(groups)) if (slot, head) not in gone]
-        for slot, groups in layers.items()
-        if any(of == slot for of, _ in gone)
-    }
-
-
-def _describe_kept(before: int, kept: Sequence[int], form: Form) -> str:
-    """In words: 8 -> 3 heads (0, 4, 5)."""
-    named = f" ({', '.join(map(str, kept))})" if kept else ""
-    same_time = f"; attention is still computed for {before}" if kept and form == "stored" else ""
-    return f"{before} -> {counted(len(kept), 'head')}{named}{same_time}"

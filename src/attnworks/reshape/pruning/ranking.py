@@ -2,88 +2,81 @@
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 import torch
+from jaxtyping import Float
+from torch import Tensor
 
+from attnworks.core.errors import UsageError
 from attnworks.core.places import HeadId, Slot
 from attnworks.reshape.contract import ReshapeContext
+from attnworks.reshape.pruning.ablation import by_ablation
+from attnworks.reshape.pruning.curvature import by_curvature
 from attnworks.reshape.pruning.l0_gates import train_gates
+from attnworks.reshape.pruning.order import HALVES, Order
+from attnworks.reshape.pruning.ranked_text import in_small_batches
 from attnworks.reshape.pruning.structural import MAX_DISTANCE, map_distances, role_gains
-from attnworks.reshape.surgery import PruneUnit, heads_off
+from attnworks.reshape.surgery import PruneUnit, layers_alike, layers_of
 from attnworks.traces.edits import gate_gradients
 
-ABLATION_SENTENCES = 64
-"""About this many sentences are used to measure the loss without a head."""
-
-Ranking = Callable[[ReshapeContext, Sequence[PruneUnit], int], list[PruneUnit]]
-"""(context, units, how many will be cut) -> all units, the least needed first."""
+Ranking = Callable[[ReshapeContext, Sequence[PruneUnit], int], Order]
+"""(context, units, how many will be cut) -> all units, the least needed first, computed as far as they are read."""
 
 
-def rank(context: ReshapeContext, units: Sequence[PruneUnit], cut: int, by: str) -> list[PruneUnit]:
+def rank(context: ReshapeContext, units: Sequence[PruneUnit], cut: int, by: str) -> Order:
     """All units, the least needed first, by the ranking of this name."""
-    return RANKINGS[by](context, units, cut) if units else []
+    return RANKINGS[by](context, units, cut) if units else Order([])
 
 
-def by_ablation(context: ReshapeContext, units: Sequence[PruneUnit], cut: int) -> list[PruneUnit]:
-    """Greedy: the next to go is argmin_u of L(gone + u) - L(gone), measured on some sentences of all lengths.
-
-    Harms that were measured when fewer units were gone wait in a heap; only the smallest is measured again, until it
-    stays the smallest. That gives the same as measuring all of them again, if harms only grow as units go. After `cut`
-    units the others follow by the harm that was measured last.
-    Source: Michel et al. 2019, section 3.2, for the harm of one head; the heap is that of Minoux 1978.
-    """
-    text_loss, subject = context.calibration, context.subject
-    some = slice(None, None, max(1, sum(map(len, text_loss.text.batches)) // ABLATION_SENTENCES))
-
-    def loss(off: Sequence[PruneUnit]) -> float:
-        return text_loss.mean(subject, heads_off(off), some=some)
-
-    gone: list[PruneUnit] = []
-    now = whole = loss(gone)
-    waiting: list[tuple[float, int, int]] = []  # harm, number of the unit, how many were gone when it was measured
-    for number, unit in enumerate(units):
-        context.tell("leaving out each head", number, len(units))
-        waiting.append((loss([unit]) - whole, number, 0))
-    heapq.heapify(waiting)
-    while waiting and len(gone) < cut:
-        context.tell("leaving out one head after the other", len(gone), cut)
-        harm, number, measured = waiting[0]
-        if measured < len(gone):
-            heapq.heapreplace(waiting, (loss([*gone, units[number]]) - now, number, len(gone)))
-        else:
-            heapq.heappop(waiting)
-            gone.append(units[number])
-            now += harm
-    return gone + [units[number] for _, number, _ in sorted(waiting)]
-
-
-def by_gradient(context: ReshapeContext, units: Sequence[PruneUnit], cut: int) -> list[PruneUnit]:
+def by_gradient(context: ReshapeContext, units: Sequence[PruneUnit], cut: int) -> Order:
     """By mean_s |dL_s / d gate| over sentences s, summed over the heads of a unit: a forward and a backward pass.
 
     Source: Michel et al. 2019, eq. 2; the measure `importance`.
     """
     del cut
-    text_loss, subject, batches = context.calibration, context.subject, len(context.calibration.text.batches)
-    totals: dict[Slot, torch.Tensor] = {}
-    for number in range(batches):
-        context.tell("computing gradients", number, batches)
-        batch, rows = text_loss.text.batch(number)
-        for slot, found in gate_gradients(subject, text_loss.objective, batch.to(subject.device), rows).items():
-            totals[slot] = totals.get(slot, 0.0) + found.abs().double().sum(0).cpu()
-    means = {slot: total / sum(map(len, text_loss.text.batches)) for slot, total in totals.items()}
-    scores = {HeadId(slot, head): score for slot, mean in means.items() for head, score in enumerate(mean.tolist())}
-    return _by_sum(units, scores)
+    subject, text = context.subject, in_small_batches(context.calibration.text)
+    found: dict[Slot, list[Float[Tensor, "b h"]]] = {}
+    for number in range(len(text.batches)):
+        context.tell("computing gradients", number, len(text.batches))
+        batch, rows = text.batch(number)
+        gradients = gate_gradients(subject, context.calibration.objective, batch.to(subject.device), rows)
+        for slot, gradient in gradients.items():
+            found.setdefault(slot, []).append(gradient.abs().double().cpu())
+    sizes = {slot: torch.cat(parts) for slot, parts in found.items()}
+
+    def by_size(some: slice) -> list[PruneUnit]:
+        means = {slot: size[some].mean(0).tolist() for slot, size in sizes.items()}
+        return _by_sum(
+            units, {HeadId(slot, head): each for slot, mean in means.items() for head, each in enumerate(mean)}
+        )
+
+    return Order(by_size(slice(None)), (by_size(HALVES[0]), by_size(HALVES[1])))
 
 
-def by_gates(context: ReshapeContext, units: Sequence[PruneUnit], cut: int) -> list[PruneUnit]:
+def by_norm(context: ReshapeContext, units: Sequence[PruneUnit], cut: int) -> Order:
+    """By |W_O|, the Frobenius norm of the rows of the output projection that read the heads of a unit: a baseline.
+
+    Holds when: heads are read by W_O as they are. Layers that mix or gate them before it are refused.
+    """
+    del cut
+    layers, sizes = layers_of(context.model), dict[HeadId, float]()
+    for slot in dict.fromkeys(slot for unit in units for slot, _ in unit):
+        if (W_O := layers[slot].W_O()) is None:
+            expected, got = "heads that the output projection reads as they are", f"other heads in {slot}"
+            raise UsageError("ranking by norm", expected, got, "choose another ranking")
+        for head, size in enumerate(W_O.detach().double().square().sum((1, 2)).tolist()):
+            sizes[HeadId(slot, head)] = size / len(layers_alike(context.model)[slot])
+    return Order(_by_sum(units, sizes))
+
+
+def by_gates(context: ReshapeContext, units: Sequence[PruneUnit], cut: int) -> Order:
     """By the log alpha of gates that were trained to stay open in as many units as are not cut: see `train_gates`."""
-    return _by_score(units, train_gates(context, units, cut).tolist())
+    return Order(_by_score(units, train_gates(context, units, cut).tolist()))
 
 
-def by_redundancy(context: ReshapeContext, units: Sequence[PruneUnit], cut: int) -> list[PruneUnit]:
+def by_redundancy(context: ReshapeContext, units: Sequence[PruneUnit], cut: int) -> Order:
     """The next unit to go is the one with the smallest distance to another head that is left in its layer.
 
     Distances are Jensen-Shannon distances between attention maps, averaged over the text and over the heads of a unit.
@@ -113,31 +106,37 @@ def by_redundancy(context: ReshapeContext, units: Sequence[PruneUnit], cut: int)
             left[slot].remove(head)
         slots = {slot for slot, _ in units[number]}
         waiting |= {other: nearest_two(units[other]) for other in waiting if slots & {slot for slot, _ in units[other]}}
-    return order
+    return Order(order)
 
 
-def by_role(context: ReshapeContext, units: Sequence[PruneUnit], cut: int) -> list[PruneUnit]:
+def by_role(context: ReshapeContext, units: Sequence[PruneUnit], cut: int) -> Order:
     """Heads without a clear role go first, such as those that attend to the first token or to delimiters only.
 
     By `role_gains`, summed over the heads of a unit; ties in a random order, which depends on the seed.
     """
-    return _by_sum(random_order(context, units, cut), role_gains(context))
+    return Order(_by_sum(list(random_order(context, units, cut)), role_gains(context)))
 
 
-def random_order(context: ReshapeContext, units: Sequence[PruneUnit], cut: int) -> list[PruneUnit]:
+def random_order(context: ReshapeContext, units: Sequence[PruneUnit], cut: int) -> Order:
     """A random order, which depends on the seed: the baseline for all other rankings."""
     del cut
-    return [units[number] for number in np.random.default_rng(context.seed).permutation(len(units))]
+    return Order(units[number] for number in np.random.default_rng(context.seed).permutation(len(units)))
 
 
 RANKINGS: Mapping[str, Ranking] = {
+    "curvature": by_curvature,
     "ablation": by_ablation,
     "gradient": by_gradient,
     "gates": by_gates,
     "redundancy": by_redundancy,
     "role": by_role,
+    "norm": by_norm,
     "random": random_order,
 }
+
+
+GREEDY = ("curvature", "ablation")
+"""Rankings that choose unit after unit, given those that are gone, and take the longer the more are read."""
 
 
 def _by_sum(units: Sequence[PruneUnit], scores: Mapping[HeadId, float]) -> list[PruneUnit]:

@@ -44,10 +44,11 @@ def map_distances(context: ReshapeContext) -> dict[Slot, Float[Tensor, "h h"]]:
 def role_gains(context: ReshapeContext) -> dict[HeadId, float]:
     """max over roles of (s - c) / (1 - c): 0 is chance, or less, and 1 is all attention.
 
-    s is the lower end of the 95 % interval of a head's mean attention to an offset, the rarest token, another
-    occurrence of the same token or the token after that, and c the same for uniform attention; for syntax, s is the
-    share of largest weights on the governor and c that of the best fixed offset. Attention to the first token and to
-    delimiters is no role. The gain is infinite if fewer than three sentences have such tokens.
+    s is the lower end of the 95 % interval of a head's mean attention, behind the sinks, to an offset, the rarest
+    token, other occurrences of the same token or the tokens after them, and c the same for even attention; for syntax,
+    s is the share of largest weights on the governor and c that of the best fixed offset. Attention to the first token
+    and to delimiters is no role, and a head that leaves nothing else has none. The gain is infinite if fewer than three
+    sentences have such tokens.
     Source: the roles of Voita et al. 2019, with the gain of `exam.measures.labels`.
     """
     roles = Roles(MeasureContext(context.calibration.text.longest))
@@ -87,17 +88,19 @@ def _clearest(said: dict[str, Moments]) -> Float[Tensor, " h"]:
     """The largest gain of every head of a layer."""
     gains = [_gains(said[role], said[f"{role}_chance"].value) for role in ROLE_READINGS if role in said]
     if "roles.syntactic" in said:
-        gains.append(_gains(said["roles.syntactic"], said["roles.syntactic_offset"].value.amax(-1)))
+        baseline = said["roles.syntactic_offset"].value.amax(-1)
+        gains.append(_gains(said["roles.syntactic"], baseline.expand(said["roles.syntactic"].value.shape)))
     every = torch.cat(gains, -1)
     best = every.nan_to_num(0.0).clamp_min(0.0).amax(-1)
-    return torch.where(every.isnan().all(-1), torch.inf, best)
+    few = said["roles.copy"].count < MIN_LABEL_SENTENCES
+    return torch.where(few & every.isnan().all(-1), torch.inf, best)
 
 
-def _gains(found: Moments, chance: Float[Tensor, "*c"]) -> Float[Tensor, "h c"]:
+def _gains(found: Moments, chance: Float[Tensor, "h ..."]) -> Float[Tensor, "h c"]:
     """The gain of every head in each case of a role; NaN if too few sentences have such tokens."""
-    low, counted = found.interval[0].flatten(1) if found.value.dim() > 1 else found.interval[0][:, None], found.count
-    gain = (low - chance.flatten()) / (1 - chance.flatten())
-    return torch.where(counted.reshape(gain.shape) >= MIN_LABEL_SENTENCES, gain, torch.nan)
+    heads = len(found.value)
+    low, chance, counted = (values.reshape(heads, -1) for values in (found.interval[0], chance, found.count))
+    return torch.where(counted >= MIN_LABEL_SENTENCES, (low - chance) / (1 - chance), torch.nan)
 
 
 def _without_maps(context: ReshapeContext) -> list[HeadId]:
