@@ -34,7 +34,7 @@ ARGUMENTS = [
 ]
 SCREEN: dict[str, Any] = {"viewport": {"width": 1280, "height": 900}}
 AXE = Path(__file__).parents[2] / "web/node_modules/axe-core/axe.min.js"
-VIEWS = ("overview", "head", "depth", "alignment", "reshape", "compare", "claims")
+VIEWS = ("story", "head", "depth", "alignment", "reshape", "compare", "claims")
 HARMLESS = ("data:", "blob:", "about:")
 PATIENCE = 180_000
 """Milliseconds that anything may take on a busy machine; every wait ends as soon as it can."""
@@ -102,7 +102,7 @@ class Shown:
 
     def drawn(self, address: str = "") -> None:
         """Waits until the view of this address is there."""
-        view = address.lstrip("#").partition("&")[0].partition("=")[0] or "overview"
+        view = address.lstrip("#").partition("&")[0].partition("=")[0] or "story"
         words = {"claim": "claims"}.get(view, view).capitalize()
         self.root.locator("nav a[aria-current=page]", has_text=words).wait_for()
         self.root.locator("main h2").first.wait_for()
@@ -142,6 +142,17 @@ class Shown:
         ]
         assert not grave, "\n".join(grave)
 
+    def choose(self, entry: str, figure: str = ".figure", place: int = 0) -> None:
+        """Opens the menu of a figure and takes this entry."""
+        self.root.locator(figure).nth(place).get_by_role("button", name="Menu of the figure").click()
+        self.root.get_by_role("menuitem", name=entry, exact=True).click()
+
+    def saved(self, entry: str, figure: str = ".figure", place: int = 0) -> tuple[str, bytes]:
+        """The name and the contents of the file that an entry of the menu of a figure saves."""
+        with self.page.expect_download() as download:
+            self.choose(entry, figure, place)
+        return download.value.suggested_filename, download.value.path().read_bytes()
+
     def _heard(self, message: ConsoleMessage) -> None:
         if message.type in ("error", "warning", "assert"):
             self.noticed.append(f"console {message.type}: {message.text[:500]}")
@@ -152,6 +163,12 @@ class Shown:
 
     def _asked(self, request: Request) -> None:
         self.asked.append(request.url)
+
+
+def views(shown: Shown) -> list[str]:
+    """The views that the page offers, in their order."""
+    links = shown.root.get_by_role("navigation", name="Views").get_by_role("link").all_inner_texts()
+    return [view for view in VIEWS if view.capitalize() in links]
 
 
 def show(browser: Browser, address: str, hash: str = "", *, framed: bool = False, **options: Any) -> Shown:

@@ -15,6 +15,7 @@ from attnworks import examine
 from attnworks.exam.examination import Examination, Pin
 from attnworks.exam.reading import Reading, Readings
 from attnworks.page import PageExam, PageSentence, page_contents, page_html
+from attnworks.reshape.losses import LossIntervals
 from attnworks.reshape.receipt import BeforeAfter, Figures, HealReport, Losses, LossesAtLength, Receipt
 from attnworks.text.passages import Passage, Text
 from tests.exam_helpers import LINES, PAIRS, save_model, tiny_tokenizer
@@ -74,7 +75,10 @@ RECEIPT = Receipt(
     scores={"BLEU": Figures(before=30.0, after=28.0, healed=29.0)},
     time=0.8,
     time_interval=(0.7, 0.9),
-    loss_at_length=LossesAtLength(before=3.0, predicted=3.1, after=3.25, healed=3.05, tokens=87),
+    loss_at_length=LossesAtLength(
+        before=3.0, predicted=3.1, after=3.25, healed=3.05, tokens=87, intervals=LossIntervals(rise=(0.2, 0.3))
+    ),
+    warnings=("The held-out text is too small.",),
     seconds=3.0,
     length=9,
 )

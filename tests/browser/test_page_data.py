@@ -33,7 +33,7 @@ def draw(shape: tuple[int, ...]) -> Tensor:
 
 def test_long_sentences(look: Open, exams: dict[str, Examination], tmp_path: Path) -> None:
     shown = look(page_file(tmp_path / "long.html", [with_maps(exams["bart"], 400, draw)]))
-    for view in ("#alignment", "#head=cross.1.0", "#compare"):
+    for view in ("#alignment", "#head=cross.1.0", "#story"):
         shown.go(view)
         assert shown.root.get_by_role("alert").count() == 0
     shown.go("#head=cross.1.0")
@@ -113,7 +113,7 @@ def higher(value: Any, by: float) -> Any:
 
 def test_whole_numbers_have_no_decimals(look: Open, file_page: str) -> None:
     shown = look(file_page, "#depth")
-    shown.button("Table", exact=True).first.click()
+    shown.choose("Show as a table")
     shown.settle()
     rows = shown.root.get_by_role("table").first.locator("tbody tr")
     assert rows.locator("th").all_inner_texts() == [str(depth) for depth in range(rows.count())]
@@ -121,5 +121,33 @@ def test_whole_numbers_have_no_decimals(look: Open, file_page: str) -> None:
 
 def test_means_of_some_heads_say_of_how_many(look: Open, exams: dict[str, Examination], tmp_path: Path) -> None:
     exam = with_maps(exams["bart"], 90, draw)
-    shown = look(page_file(tmp_path / "some.html", [exam], largest=300_000), "#alignment")
+    shown = look(page_file(tmp_path / "some.html", [exam], largest=200_000), "#alignment")
     expect(shown.root.get_by_text(re.compile(r"of the \d+ of \d+ heads whose full maps were kept"))).to_be_visible()
+
+
+def test_rank_curves_are_drawn_with_and_without_outlying_tokens(
+    look: Open, exams: dict[str, Examination], tmp_path: Path
+) -> None:
+    usual = exams["bert"]
+    readings = usual.readings.values()
+    more = [replace(one, value=higher(one.value, 1.0)) if one.name == "rank.outliers" else one for one in readings]
+    shown = look(page_file(tmp_path / "outlying.html", [replace(usual, readings=Readings(more))]), "#depth")
+    for figure in ("residual", "cosine", "diameter", "rank"):
+        expect(shown.root.locator(f"#depth-{figure}")).to_contain_text("without outlying tokens")
+    expect(shown.root.locator("#depth-largest")).to_contain_text("Norm of the largest token")
+    shown = look(page_file(tmp_path / "usual.html", [usual]), "#depth")
+    expect(shown.root.locator("#depth-residual")).to_contain_text("residual")
+    expect(shown.root.locator("#depth-residual")).not_to_contain_text("without outlying tokens")
+
+
+def test_even_attention_is_drawn_beside_a_head_and_among_its_forms(look: Open, file_page: str) -> None:
+    shown = look(file_page, "#head=enc.0.1")
+    for figure in ("offsets", "forms"):
+        shown.root.locator(f"#{figure}").get_by_role("button", name="Table", exact=True).click()
+    shown.settle()
+    table = shown.root.locator("#offsets").get_by_role("table")
+    assert table.locator("th").all_inner_texts()[:3] == ["distance", "attention", "even attention"]
+    numbers = table.locator("tbody tr td:last-child").all_inner_texts()
+    assert numbers and all(0 <= float(number) <= 1 for number in numbers)
+    expect(shown.root.locator("#forms")).to_contain_text("even attention")
+    expect(shown.root.locator("#forms")).to_contain_text("all tokens that may be seen, with the same weight")

@@ -9,22 +9,30 @@ import pytest
 from playwright.sync_api import expect
 
 from attnworks.exam.examination import Examination
-from tests.browser.browser_helpers import VIEWS, Shown
+from tests.browser.browser_helpers import Shown, views
 from tests.browser.conftest import TYPED, Open
 from tests.browser.hostile import HOSTILE, in_pages
 from tests.browser.pages import hostile_exam, notebook_file, page_file
 
 PAGES = 2
 TYPED_AT_ONCE = 90
-OPEN_TABLES = """() => {
-    for (const button of document.querySelectorAll("main .figure-tools button"))
-        if (button.textContent === "Table") button.click();
+OPEN_TABLES = """async () => {
+    const drawn = () => new Promise((done) => requestAnimationFrame(() => setTimeout(done)));
+    for (const details of document.querySelectorAll("main details")) details.open = true;
+    await drawn();
+    for (const button of document.querySelectorAll("main .figure-tools .menu > button")) {
+        button.click();
+        await drawn();
+        const entries = [...document.querySelectorAll("[role=menuitem]")];
+        entries.find((entry) => entry.textContent === "Show as a table")?.click();
+        await drawn();
+    }
 }"""
 
 
 def walk(shown: Shown, heads: tuple[str, ...]) -> None:
     """Every view with its tables opened, and heads as a matrix and as arcs, with the mouse over what can be hovered."""
-    others = (view for view in VIEWS if view != "head")
+    others = [view for view in views(shown) if view != "head"]
     for address in (*others, *(f"head={head}" for head in heads)):
         shown.go(f"#{address}")
         shown.root.evaluate(OPEN_TABLES)

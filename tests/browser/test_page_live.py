@@ -67,6 +67,55 @@ def test_a_head_is_cut_and_given_back(look: Open, live_page: str) -> None:
     assert said(shown) == before
 
 
+def test_a_second_click_at_the_same_place_gives_the_head_back(look: Open, live_page: str) -> None:
+    """What a cut says stands at the lower edge of the window, and moves nothing."""
+    shown = look(live_page, "#reshape")
+    wait(shown)
+    box = shown.root.get_by_role("button", name="head 1.1", exact=True).bounding_box()
+    assert box is not None
+    at = (box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
+    shown.page.mouse.click(*at)
+    expect(chips(shown)).to_have_text(re.compile("enc.1.1 cut"))
+    wait(shown)
+    outcome = shown.root.locator(".live-outcome").bounding_box()
+    assert outcome is not None and outcome["y"] + outcome["height"] == pytest.approx(900, abs=1)
+    shown.page.mouse.click(*at)
+    expect(chips(shown)).to_have_count(0)
+    wait(shown)
+
+
+def test_an_encoder_tells_the_cosine_of_its_embeddings(look: Open, live_page: str) -> None:
+    shown = look(live_page, "#reshape")
+    wait(shown)
+    cut_a_head(shown)
+    told = shown.root.locator(".outputs-moved")
+    expect(told).to_contain_text("The new sentence embedding has a cosine of")
+    cosine = float(told.locator("strong").first.inner_text())
+    assert -1 <= cosine < 1
+
+
+def test_words_that_the_vocabulary_lacks_are_named(look: Open, live_page: str) -> None:
+    shown = look(live_page)
+    field(shown).fill("the cat overheats a flibbertigibbet .")
+    told = "2 of 6 words are not in the vocabulary of this model: overheats, flibbertigibbet."
+    expect(shown.root.locator("#live-error")).to_have_text(told)
+    field(shown).fill("the cat sees a bird .")
+    expect(shown.root.locator("#live-error")).to_be_empty()
+
+
+def test_a_budget_is_cut_at_once(look: Open, live_page: str) -> None:
+    shown = look(live_page, "#reshape")
+    wait(shown)
+    slider = shown.root.get_by_role("slider", name="Heads to remove")
+    slider.fill("3")
+    expect(shown.root.locator(".plan-says")).to_contain_text("Without these 3 of 6 heads: estimated change of the loss")
+    shown.button("Cut these 3 heads").click()
+    expect(chips(shown)).to_have_count(3)
+    expect(shown.root.get_by_text("The output of the last layer changed by")).to_be_visible()
+    shown.button("Undo all").click()
+    wait(shown)
+
+
 def chips(shown: Shown) -> Locator:
     return shown.root.get_by_role("list", name="Changes to the model").get_by_role("listitem")
 
@@ -142,20 +191,21 @@ def test_what_could_not_be_measured_stays_told(look: Open, live_page: str) -> No
 
 
 def test_one_sentence_has_no_list_of_roles(look: Open, live_page: str) -> None:
-    """Only the statement that there are none; heads are coloured by the measure."""
+    """Only the statement that there are none."""
     shown = look(live_page)
     wait(shown)
-    expect(shown.root.locator(".grid-controls").get_by_text("no role labels: 1 sentence is too few")).to_be_visible()
+    expect(shown.root.locator(".grid-legend").get_by_text("no role labels: 1 sentence is too few")).to_be_visible()
     expect(shown.root.get_by_role("group", name="Show only heads of these roles")).to_have_count(0)
-    expect(shown.root.get_by_role("group", name="Colour")).to_have_count(0)
-    expect(shown.root.locator(".grid-controls .scale")).to_be_visible()
 
 
 def test_readings_of_the_sentence_before_are_gone(look: Open, live_page: str) -> None:
     """What is cheap comes with the maps; the rest is not there until it is measured."""
     shown = look(live_page)
     wait(shown)
-    options = shown.root.get_by_role("combobox", name="Measure").locator("option", has_text="sinks: first")
+    shown.root.get_by_text("Measures and filters").click()
+    options = shown.root.get_by_role("combobox", name="Measure").locator(
+        "option", has_text=re.compile("^sinks: first$")
+    )
     assert options.count() == 1
     held: list[Route] = []
     shown.page.route("**/api/examine", lambda route: held.append(route))

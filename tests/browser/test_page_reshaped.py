@@ -46,8 +46,9 @@ def pruned(tmp_path_factory: pytest.TempPathFactory) -> Pruned:
 def test_cut_heads_are_shown_as_cut(look: Open, pruned: Pruned, tmp_path: Path) -> None:
     shown = look(pruned.page(tmp_path / "both.html", pruned.before, pruned.after), "#compare")
     tiles = shown.root.locator(".compare-counts")
-    expect(tiles).to_contain_text("3heads compared")
-    expect(tiles).to_contain_text("3heads cut")
+    expect(tiles).to_contain_text("3 heads compared")
+    expect(tiles).to_contain_text("3 heads cut")
+    expect(shown.root.locator(".compare-verdict")).to_contain_text("3 of 6 heads are gone")
     expect(tiles).to_contain_text("of 3 compared heads have a different role")
     expect(shown.root.locator("main")).to_contain_text("Cut from pruned: enc.0.0, enc.1.0, enc.1.1")
     shown.root.get_by_role("combobox", name="Measure").first.select_option(value="saturation.entropy")
@@ -63,12 +64,35 @@ def test_cut_heads_are_shown_as_cut(look: Open, pruned: Pruned, tmp_path: Path) 
     expect(shown.root.get_by_text("0 % of the attention moved")).to_be_visible()
 
 
+def test_slopes_measures_and_what_is_not_compared(look: Open, pruned: Pruned, tmp_path: Path) -> None:
+    shown = look(pruned.page(tmp_path / "both.html", pruned.before, pruned.after), "#compare")
+    slopes = shown.root.locator("#slopes")
+    assert slopes.locator("path[stroke-width]").count() >= 3
+    assert slopes.locator("circle title", has_text="enc.0.0, cut:").count() >= 1
+    table = shown.root.get_by_role("region", name="Means over the heads")
+    expect(table.get_by_role("columnheader", name="measure")).to_be_visible()
+    rest = shown.root.locator(".compare-rest > summary")
+    expect(rest).to_contain_text("What cannot be compared: 3 heads")
+    rest.click()
+    expect(shown.root.get_by_text("Cut from pruned: enc.0.0, enc.1.0, enc.1.1")).to_be_visible()
+    shown.check_accessibility()
+
+
+def test_receipts_as_a_line(look: Open, pruned: Pruned, tmp_path: Path) -> None:
+    shown = look(pruned.page(tmp_path / "receipts.html", pruned.after, model=str(pruned.folder)), "#reshape")
+    steps = shown.root.locator(".timeline li")
+    expect(steps).to_have_count(1)
+    expect(steps.first).to_contain_text("fewer parameters")
+    steps.first.get_by_role("link").click()
+    expect(shown.root.locator("#receipt-1")).to_be_in_viewport()
+
+
 def test_heads_that_nothing_matches_are_named(look: Open, pruned: Pruned, tmp_path: Path) -> None:
     model = {key: value for key, value in pruned.after.model.items() if key != "lineage"}
     after = Examination(model, pruned.after.corpus, pruned.after.readings)
     shown = look(pruned.page(tmp_path / "untold.html", pruned.before, after), "#compare")
-    expect(shown.root.locator(".compare-counts")).to_contain_text("0heads compared")
-    expect(shown.root.locator(".compare-counts")).to_contain_text("9heads not compared")
+    expect(shown.root.locator(".compare-counts")).to_contain_text("0 heads compared")
+    expect(shown.root.locator(".compare-counts")).to_contain_text("9 heads not compared")
     expect(shown.root.locator(".compare-counts")).not_to_contain_text("role")
     expect(shown.root.locator("main")).to_contain_text(
         "Heads of enc.0: 3 heads against 2, and no receipt says which head became which"

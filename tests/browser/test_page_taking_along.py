@@ -3,66 +3,106 @@
 from __future__ import annotations
 
 import csv
+import io
 import re
 import xml.etree.ElementTree as ET
-from pathlib import Path
 
 import pytest
 from playwright.sync_api import Locator, expect
 
+from attnworks.exam.examination import Examination
 from tests.browser.browser_helpers import Shown
 from tests.browser.conftest import Open
 
 PNG = b"\x89PNG\r\n\x1a\n"
 
 
-def saved(shown: Shown, kind: str, folder: Path, place: int = 0) -> Path:
-    with shown.page.expect_download() as download:
-        shown.root.get_by_role("button", name=re.compile(f"^Save .* as {kind}$")).nth(place).click()
-    file = folder / download.value.suggested_filename
-    download.value.save_as(file)
-    assert file.suffix == f".{kind.lower()}"
-    return file
-
-
-@pytest.mark.parametrize("address", ["#overview", "#head=enc.0.1", "#depth"])
+@pytest.mark.parametrize("address", ["#story", "#head=enc.0.1", "#depth"])
 @pytest.mark.parametrize("host", ["file_page", "notebook_page"])
-def test_figures_as_files(visit: Open, request: pytest.FixtureRequest, tmp_path: Path, host: str, address: str) -> None:
+def test_figures_as_files(visit: Open, request: pytest.FixtureRequest, host: str, address: str) -> None:
     shown = visit(request.getfixturevalue(host), address, framed=host == "notebook_page")
-    with saved(shown, "CSV", tmp_path).open(newline="", encoding="utf-8") as lines:
-        rows = list(csv.reader(lines))
-    assert len(rows) > 1 and len({len(row) for row in rows}) == 1
-    assert ET.parse(saved(shown, "SVG", tmp_path)).getroot().tag == "{http://www.w3.org/2000/svg}svg"
-    picture = saved(shown, "PNG", tmp_path).read_bytes()
-    assert picture.startswith(PNG) and len(picture) > 300
+    name, data = shown.saved("Save data as CSV")
+    rows = list(csv.reader(io.StringIO(data.decode(), newline="")))
+    assert name.endswith(".csv") and len(rows) > 1 and len({len(row) for row in rows}) == 1
+    name, data = shown.saved("Save as SVG")
+    assert name.endswith(".svg") and ET.fromstring(data).tag == "{http://www.w3.org/2000/svg}svg"
+    name, data = shown.saved("Save as PNG")
+    assert name.endswith(".png") and data.startswith(PNG) and len(data) > 300
 
 
-@pytest.mark.parametrize("address", ["#overview", "#head=enc.0.1", "#depth", "#reshape"])
+@pytest.mark.parametrize("address", ["#story", "#head=enc.0.1", "#depth", "#reshape"])
 def test_every_figure_of_a_view(visit: Open, file_page: str, address: str) -> None:
-    """Clicked by script, which is faster than the mouse. Chromium drops what is more than ten files in a second."""
+    """Chromium drops what is more than ten files in a second."""
     shown = visit(file_page, address)
-    buttons = shown.root.get_by_role("button", name=re.compile("^Save .* as (SVG|PNG)$")).element_handles()
-    assert len(buttons) > 1
-    for button in buttons:
-        with shown.page.expect_download() as download:
-            button.evaluate("button => button.click()")
-        file = download.value.path()
-        if download.value.suggested_filename.endswith(".svg"):
-            ET.parse(file)
-        else:
-            assert download.value.suggested_filename.endswith(".png") and file.read_bytes().startswith(PNG)
-        shown.page.wait_for_timeout(110)
+    figures = shown.root.locator(".figure").count()
+    assert figures > 0
+    for place in range(figures):
+        for entry in ("Save as SVG", "Save as PNG"):
+            name, data = shown.saved(entry, place=place)
+            if name.endswith(".svg"):
+                ET.fromstring(data)
+            else:
+                assert name.endswith(".png") and data.startswith(PNG)
+            shown.page.wait_for_timeout(110)
+
+
+def test_a_saved_figure_says_what_it_is(visit: Open, file_page: str, exams: dict[str, Examination]) -> None:
+    shown = visit(file_page, "#head=enc.0.1")
+    name, data = shown.saved("Save as SVG", "#attention")
+    sentence = " ".join(exams["bert"].pins[0].tokens)
+    told = " ".join(text.text or "" for text in ET.fromstring(data).iter("{http://www.w3.org/2000/svg}text"))
+    for words in ("Attention, head 0.1", sentence, "0 to 1, square-root scale", "Model: bert,", "Source: attnworks"):
+        assert words in told
+    assert name.startswith("bert_head-0.1_attention_s-the-very-tired") and name.endswith(".svg")
+
+
+def test_a_copied_image_has_its_caption(look: Open, file_page: str) -> None:
+    shown = look(file_page, "#head=enc.0.1")
+    shown.page.context.grant_permissions(["clipboard-read", "clipboard-write"])
+    read = """async () => {
+        try {
+            const [item] = await navigator.clipboard.read();
+            const text = item.types.includes("text/plain") ? await (await item.getType("text/plain")).text() : "";
+            return [text, (await createImageBitmap(await item.getType("image/png"))).height];
+        } catch { return ["", 0] }
+    }"""
+    shown.choose("Copy image", "#attention")
+    expect(shown.root.get_by_text("Image copied")).to_be_visible()
+    words, bare = shown.root.evaluate(read)
+    assert words == ""
+    shown.choose("Copy image with caption", "#attention")
+    expect(shown.root.get_by_text("Image copied")).to_be_visible()
+    shown.until(lambda: shown.root.evaluate(read)[0] != "")
+    words, captioned = shown.root.evaluate(read)
+    assert words.startswith("Attention, head 0.1") and "Model: bert," in words and captioned > bare + 100
 
 
 def test_copies_and_tables(look: Open, file_page: str) -> None:
     shown = look(file_page, "#depth")
     shown.page.context.grant_permissions(["clipboard-read", "clipboard-write"])
-    shown.button("Copy the data").first.click()
-    expect(shown.root.get_by_text("copied").first).to_be_visible()
+    shown.choose("Copy data as CSV")
+    expect(shown.root.get_by_text("CSV copied").first).to_be_visible()
     assert "," in shown.root.evaluate("() => navigator.clipboard.readText()")
     tables = shown.root.get_by_role("table").count()
-    shown.button("Table", exact=True).first.click()
+    shown.choose("Show as a table")
     expect(shown.root.get_by_role("table")).to_have_count(tables + 1)
+    shown.choose("Hide the table")
+    expect(shown.root.get_by_role("table")).to_have_count(tables)
+
+
+def test_a_menu_by_keyboard(look: Open, file_page: str) -> None:
+    shown = look(file_page, "#head=enc.0.1")
+    button = shown.root.locator("#attention").get_by_role("button", name="Menu of the figure")
+    button.focus()
+    shown.page.keyboard.press("Enter")
+    expect(shown.root.locator(":focus")).to_have_text("Copy image")
+    shown.page.keyboard.press("ArrowUp")
+    expect(shown.root.locator(":focus")).to_have_text("Show as a table")
+    shown.check_accessibility()
+    shown.page.keyboard.press("Escape")
+    expect(button).to_be_focused()
+    expect(shown.root.get_by_role("menu")).to_have_count(0)
+    expect(shown.root.get_by_role("heading", level=2, name="Head 0.1")).to_be_visible()
 
 
 # --- the grid ---------------------------------------------------------------------------------------------------------
@@ -72,15 +112,20 @@ def tiles(shown: Shown) -> Locator:
     return shown.root.get_by_role("link", name=re.compile(r"^head \d"))
 
 
+def open_filters(shown: Shown) -> None:
+    shown.root.get_by_text("Measures and filters").click()
+
+
 def values(shown: Shown) -> list[float]:
     """The numbers under the thumbnails, in order."""
     shown.settle()
-    said = [tile.get_attribute("title") or "" for tile in tiles(shown).all()]
+    said = [tile.get_attribute("aria-label") or "" for tile in tiles(shown).all()]
     return [float(words.split()[-1]) for words in said]
 
 
 def test_sorting(look: Open, file_page: str) -> None:
     shown = look(file_page)
+    open_filters(shown)
     names = shown.root.get_by_role("combobox", name="Measure").locator("option").all_inner_texts()
     for words in names[:3]:
         shown.root.get_by_role("combobox", name="Measure").select_option(label=words)
@@ -93,6 +138,7 @@ def test_sorting(look: Open, file_page: str) -> None:
 
 def test_filtering(look: Open, file_page: str) -> None:
     shown = look(file_page)
+    open_filters(shown)
     shown.root.get_by_role("combobox", name="Measure").select_option(label=distinct(shown))
     shown.root.get_by_text("highest first").click()
     all_values = values(shown)
@@ -121,8 +167,9 @@ def distinct(shown: Shown) -> str:
 
 def test_tables_sort(look: Open, file_page: str) -> None:
     shown = look(file_page)
+    open_filters(shown)
     shown.root.get_by_role("combobox", name="Measure").select_option(label=distinct(shown))
-    shown.button("Table", exact=True).first.click()
+    shown.choose("Show as a table")
     table = shown.root.get_by_role("table").last
     head = table.get_by_role("columnheader").nth(3)
     head.get_by_role("button").click()

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from playwright.sync_api import Browser, Locator, expect
 
-from tests.browser.browser_helpers import VIEWS, Shown, show
+from attnworks.exam.examination import Examination
+from tests.browser.browser_helpers import VIEWS, Shown, show, views
 from tests.browser.conftest import Open
 from tests.browser.pages import ADVICE, page_file
 from tests.page.page_helpers import made_exam
@@ -24,22 +26,22 @@ def test_every_view_opens(look: Open, request: pytest.FixtureRequest, host: str)
         link.click()
         shown.drawn(link.inner_text().lower())
         assert len(shown.root.locator("main").inner_text()) > 80
-    assert shown.root.get_by_role("navigation", name="Views").get_by_role("link").count() == len(VIEWS)
+    assert shown.root.get_by_role("navigation", name="Views").get_by_role("link").count() == len(views(shown))
     assert shown.root.locator("h1").count() == 1
 
 
 @pytest.mark.parametrize(
     ("address", "heading"),
     [
-        ("", "Overview"),
+        ("", "Story"),
         ("#head=enc.1.2", "Head 1.2"),
         ("#head=1.0", "Head 1.0"),
         ("#head=9.9", "Head 0.0"),
         ("#head=", "Head 0.0"),
         ("#depth", "Depth"),
         ("#claim=S0.17", "Claims"),
-        ("#nowhere", "Overview"),
-        ("#%", "Overview"),
+        ("#nowhere", "Story"),
+        ("#%", "Story"),
         ("#head=enc.1.2&sentence=99&exam=-1", "Head 1.2"),
     ],
 )
@@ -115,8 +117,8 @@ def test_another_examination_is_chosen(visit: Open, two_sided_page: str) -> None
         examination.select_option(place)
         expect(examination).to_have_value(place)
     expect(shown.page).to_have_url(re.compile("head=enc.0.1&exam=1"))
-    shown.root.get_by_role("link", name="Overview").click()
-    shown.drawn("overview")
+    shown.root.get_by_role("link", name="Story").click()
+    shown.drawn("story")
     expect(examination).to_have_value("1")
 
 
@@ -129,11 +131,6 @@ def test_heads_of_both_examinations_are_opened_where_they_are(
     shown.drawn("head")
     found = re.search(r"exam=(\d)", shown.page.url)
     assert (found and found[1]) == exam
-
-
-def test_a_statement_that_is_not_there(visit: Open, file_page: str) -> None:
-    shown = visit(file_page, "#claim=S9.99")
-    expect(shown.root.get_by_role("alert")).to_have_text("There is no statement S9.99.")
 
 
 # --- light, dark, paper -----------------------------------------------------------------------------------------------
@@ -215,7 +212,7 @@ def complaint(shown: Shown) -> str:
 )
 def test_a_careless_page_is_noticed(browser: Browser, tmp_path, careless: str, told: str) -> None:
     file = tmp_path / "careless.html"
-    page = '<nav><a aria-current="page">Overview</a></nav><main><h2>x</h2></main>'
+    page = '<nav><a aria-current="page">Story</a></nav><main><h2>x</h2></main>'
     file.write_text(f"<body data-ready>{page}<script>{careless}</script>")
     shown = show(browser, file.as_uri())
     shown.until(lambda: told in complaint(shown))
@@ -235,7 +232,9 @@ def test_advice_and_receipts_tell_intervals_and_the_loss_at_length(look: Open, f
         "Nothing makes the whole model measurably faster: leave it as it is, or ask for longer texts. One layer can be "
         "swapped: attention takes 70 % of its time (65 % to 75 %); the whole model has no measurable gain",
         "On texts of up to 128 tokens the loss goes from 2.50 to 2.51 (+0.010); on single sentences from 2.25 to 2.25",
-        "The loss (mlm) on texts of up to 87 tokens was predicted to rise by 0.100 and rose by 0.250",
+        "The loss (mlm) on texts of up to 87 tokens was predicted to rise by 0.100 and rose by 0.250 "
+        "(95 % interval of the change +0.200 to +0.300)",
+        "The held-out text is too small.",
         "-20 % (95 % interval 0.700 to 0.900)",
     ):
         expect(main).to_contain_text(told)
@@ -252,3 +251,29 @@ def test_a_mix_that_was_rejected_is_shown_with_the_reason(look: Open, tmp_path: 
     words = "The fastest mix within an error of 10 % would raise the loss on texts of up to 1,234 tokens from 2.50 to"
     expect(told(refused=refused)).to_contain_text(f"{words} 3.25, by more than that share.")
     expect(told(refused={**refused, "after": None})).to_contain_text(f"{words} a value that is not a finite number")
+
+
+def test_a_plan_by_budget(look: Open, file_page: str, exams: dict[str, Examination]) -> None:
+    changes = sorted(float(value) for row in exams["bert"]["ablation.change"].value for value in row)
+    shown = look(file_page, "#reshape")
+    shown.root.get_by_role("slider", name="Heads to remove").fill("4")
+    says = shown.root.locator(".plan-says")
+    expect(says).to_contain_text("Without these 4 of 6 heads")
+    assert float(says.locator("b").nth(1).inner_text()) == pytest.approx(sum(changes[:4]), rel=0.1)
+    expect(shown.root.locator("#plan code")).to_contain_text("attnworks prune MODEL --heads")
+    rows = shown.root.get_by_role("region", name="The plan, head by head").locator("tbody tr")
+    assert [row.split("\t")[-1] for row in rows.all_inner_texts()[:4]] == ["remove"] * 4
+
+
+def test_curves_of_a_run(look: Open, exams: dict[str, Examination], tmp_path: Path) -> None:
+    curves = {"training loss": {"step": [1, 2, 3], "value": [3.0, 2.0, 1.5]}, "odd": {"step": "x"}, "none": None}
+    exam = replace(exams["bert"], model={**exams["bert"].model, "training": curves})
+    shown = look(page_file(tmp_path / "run.html", [exam]), "#reshape")
+    _, data = shown.saved("Save data as CSV", "#training-loss")
+    assert data.decode().splitlines() == ["curve,step,loss", "training,1,3", "training,2,2", "training,3,1.5"]
+
+
+def test_what_holds_on_the_model(look: Open, file_page: str) -> None:
+    main = look(file_page, "#claims").root.locator("main")
+    expect(main).to_contain_text("The proved bound on the diameter holds in all 2 layers")
+    expect(main.locator("#claims-diameter")).to_be_visible()

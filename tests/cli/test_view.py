@@ -80,9 +80,10 @@ def test_options_of_an_examination_are_refused_for_one_that_was_made(tmp_path: P
 
 
 def test_the_title_is_the_name_of_what_is_shown(text: Path, tmp_path: Path) -> None:
-    """Not that of the file."""
-    folder = write_exam(examined(), tmp_path / "first")
-    assert attnworks.view(folder, out="m.html", open=False).contents.page["title"] == "first"
+    """The name of the model, not that of the file or of the folder of the examination."""
+    exam = examined()
+    folder = write_exam(exam, tmp_path / "first")
+    assert attnworks.view(folder, out="m.html", open=False).contents.page["title"] == exam.model["name"]
     page = attnworks.view(tiny_folder("bert"), text, measures="rank", out="m.html", open=False)
     assert page.contents.page["title"] == tiny_folder("bert").name
 

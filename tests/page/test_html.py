@@ -15,8 +15,8 @@ from attnworks.core.places import Slot
 from attnworks.exam.examination import Examination, Pin
 from attnworks.exam.reading import Readings
 from attnworks.page import notebook_frame, page_contents, page_html, policy
-from attnworks.page.contents import CLAIMS_FILE, SCRIPT_FILE, STYLE_FILE, PageExam, resource
-from tests.page.page_helpers import Seen, made_exam, reading, softmax_maps, tokens, translated, unpack
+from attnworks.page.contents import SCRIPT_FILE, STYLE_FILE, PageExam, resource
+from tests.page.page_helpers import Seen, made_exam, reading, softmax_maps, tokens, translated
 
 HOSTILE = (
     "</script><script>alert(1)</script>",
@@ -68,7 +68,6 @@ def test_the_file_needs_nothing_from_elsewhere() -> None:
     for attributes in seen.attributes:
         assert not attributes.keys() & {"src", "href", "style", "onload", "srcset"}
     assert seen.attributes[0] == {"lang": "en"} and "noscript" in seen.elements
-    assert unpack(seen.texts["blob-claims"]) == resource(CLAIMS_FILE)
 
 
 @pytest.mark.parametrize("name", [SCRIPT_FILE, STYLE_FILE])

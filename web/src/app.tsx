@@ -5,17 +5,18 @@ import { Picker } from "./controls";
 import { isTyping } from "./keys";
 import { beginning } from "./heatmap";
 import { LiveBar } from "./live_bar";
-import { choose, exam, examIndex, linkTo, page, pinIndex, route, theme, turnTheme, VIEWS, type View } from "./store";
+import { SaveView } from "./save_view";
+import { choose, exam, examIndex, linkTo, page, pinIndex, route, theme, turnTheme, views, type View } from "./store";
 import { AlignmentView } from "./views/alignment";
 import { ClaimsView } from "./views/claims";
 import { CompareView } from "./views/compare";
 import { DepthView } from "./views/depth";
 import { HeadView } from "./views/head";
-import { OverviewView } from "./views/overview";
 import { ReshapeView } from "./views/reshape";
+import { StoryView } from "./views/story";
 
 const SHOWN: Record<View, { words: string; Body: () => JSX.Element }> = {
-  overview: { words: "Overview", Body: OverviewView },
+  story: { words: "Story", Body: StoryView },
   head: { words: "Head", Body: HeadView },
   depth: { words: "Depth", Body: DepthView },
   alignment: { words: "Alignment", Body: AlignmentView },
@@ -39,7 +40,7 @@ export function App(): JSX.Element {
       if (isTyping(event)) return;
       if (event.key === "?") help.current?.showModal();
       const place = Number(event.key) - 1;
-      const wanted = VIEWS[place];
+      const wanted = views.value[place];
       if (wanted !== undefined) location.hash = linkTo(wanted);
     };
     addEventListener("keydown", onKey);
@@ -51,30 +52,24 @@ export function App(): JSX.Element {
         Skip to content
       </a>
       <header class="top">
-        <div class="top-line">
-          <h1>{page.value.title}</h1>
-          <div class="row">
-            <Which />
-            <button
-              type="button"
-              class="quiet"
-              aria-label={`Change to ${theme.value === "dark" ? "light" : "dark"} colours`}
-              onClick={turnTheme}
-            >
-              {theme.value === "dark" ? "☀" : "☾"}
-            </button>
-            <button
-              type="button"
-              class="quiet"
-              aria-label="Keyboard shortcuts"
-              onClick={() => help.current?.showModal()}
-            >
-              ?
-            </button>
-          </div>
+        <h1>{page.value.title}</h1>
+        <div class="top-tools">
+          <Which />
+          <SaveView />
+          <button
+            type="button"
+            class="quiet"
+            aria-label={`Change to ${theme.value === "dark" ? "light" : "dark"} colours`}
+            onClick={turnTheme}
+          >
+            {theme.value === "dark" ? "☀" : "☾"}
+          </button>
+          <button type="button" class="quiet" aria-label="Keyboard shortcuts" onClick={() => help.current?.showModal()}>
+            ?
+          </button>
         </div>
         <nav aria-label="Views">
-          {VIEWS.map((name) => (
+          {views.value.map((name) => (
             <a key={name} href={linkTo(name)} aria-current={name === view ? "page" : undefined}>
               {SHOWN[name].words}
             </a>

@@ -22,10 +22,15 @@ export function dropBlobs(names: Iterable<string>): void {
   }
 }
 
+/** As it stands in a file. */
+export function blobText(blob: string): string {
+  return (given.get(blob) ?? document.getElementById(`blob-${blob}`)?.textContent ?? "").trim();
+}
+
 export function bytesOf(blob: string): Promise<Uint8Array> {
   let bytes = decoded.get(blob);
   if (bytes === undefined) {
-    bytes = unpack(given.get(blob) ?? document.getElementById(`blob-${blob}`)?.textContent ?? "");
+    bytes = unpack(blobText(blob));
     decoded.set(blob, bytes);
     bytes.catch(() => decoded.delete(blob));
     const oldest = decoded.keys().next();

@@ -77,12 +77,14 @@ const ROLES: [RegExp, number][] = [
   [/^self|offset 0/, 2],
   [/^syntactic/, 3],
   [/^rare/, 4],
-  [/^duplicate|^induction/, 5],
-  [/^first|^delimiter/, 6],
+  [/^duplicate/, 5],
+  [/^retrieval/, 6],
 ];
 
-/** The colour of a role; what a head without one gets is grey. */
+const NO_ROLE = new Set(["", "none", "first", "delimiter"]);
+
+/** The colour of a role; a head without one is grey, also where it rests. */
 export function roleColour(label: string): string {
-  if (label === "none" || label === "") return "var(--none)";
+  if (NO_ROLE.has(label)) return "var(--none)";
   return CATEGORIES[ROLES.find(([pattern]) => pattern.test(label))?.[1] ?? 7]!;
 }

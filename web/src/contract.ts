@@ -20,9 +20,9 @@ export interface Page {
   comparison: Comparison | null;
   advice: Advice | null;
   receipts: Receipt[];
-  /** The blob with all statements, as JSON: Claim[]. */
-  claims: string | null;
   live: Live | null;
+  /** The address of what is shown first, such as "head=3.7"; of a saved view, the only one. */
+  start: string | null;
   /** What was left out of this page, and why. */
   remarks: string[];
 }
@@ -42,6 +42,8 @@ export interface Exam {
     parameters?: number;
     dtype?: string;
     /** What was done to a reshaped model, first to last, in a few words each. */
+    /** Curves of the run, by name: "training loss". */
+    training?: Record<string, { step: number[]; value: number[] }>;
     lineage?: { reshapes: string[]; [more: string]: unknown };
     [more: string]: unknown;
   };
@@ -55,9 +57,44 @@ export interface Exam {
   };
   /** By name@kind, always with the kind: "saturation.entropy@encoder". Those of up to three axes. */
   readings: Record<string, Reading>;
+  /** The two or three facts with the largest effect, in one sentence, and their exact figures. */
+  headline: { text: string; evidence: string[] };
+  story: StoryPart[];
+  /** Which reading the work of heads is, and the share of every layer that has heads; null where none was measured. */
+  work: { reading: string; layers: Record<string, number> } | null;
   findings: Finding[];
   notes: string[];
   pins: Pin[];
+  /** What each head looks at over the text; null where it was not measured. */
+  attended: Attended | null;
+}
+
+/** Tokens by the attention that they get from each head behind the sinks, and sentences that show it. */
+export interface Attended {
+  sentences: string[][];
+  heads: Record<string, AttendedHead>;
+}
+
+interface AttendedHead {
+  /** Token, its share of the attention, that of even attention, and how often the text has it. */
+  tokens: [string, number, number, number][];
+  /** The number of a sentence, and the share of each of its tokens in percent. */
+  examples: [number, number[]][];
+}
+
+/** One part of the story: a sentence with a number, and what follows from it. */
+export interface StoryPart {
+  /** what, reads, rests, work, depth, removal, trust */
+  name: string;
+  title: string;
+  text: string;
+  more: string[];
+  /** Heads to show. */
+  heads: string[];
+  /** What to run next, with MODEL for the model; "" where there is nothing to run. */
+  command: string;
+  /** (heads kept, predicted rise of the loss), for removal. */
+  curve: [number, number][];
 }
 
 export interface Reading {
@@ -79,6 +116,8 @@ export interface Finding {
   heads: string[];
   /** Heading under which it is shown; the findings of a group follow each other. */
   group: string;
+  /** What to run next, with MODEL for the model; "" where there is nothing to run. */
+  command: string;
 }
 
 /** A sentence with its attention maps. */
@@ -114,6 +153,10 @@ export interface Slot {
   spectra: number[][] | null;
   /** The nearest map of a structured form, by head. */
   fits: Fits | null;
+  /** Columns at which attention rests: the first token and special tokens. */
+  sinks: number[];
+  /** |v W_O| of every key, by head: the factor of what a weight adds to the stream. */
+  sizes: number[][] | null;
 }
 
 /** uint8: weight = (q / levels)^2, between 0 and 1. float16: little-endian, any number. */
@@ -142,6 +185,8 @@ interface Candidate {
 
 /** As `attnworks compare --json`. */
 export interface Comparison {
+  /** The result in clauses, the most important first. */
+  verdict: string[];
   compared: number;
   nothing_changed: boolean;
   changes: Change[];
@@ -238,6 +283,8 @@ export interface LossSteps {
   predicted: number;
   after: number;
   healed: number | null;
+  /** 95 % intervals of the means over held-out sentences, and of their differences; null in old receipts. */
+  intervals: Record<"before" | "after" | "rise" | "healed" | "healed_rise", Interval | null> | null;
 }
 
 export interface Receipt {
@@ -248,6 +295,8 @@ export interface Receipt {
   /** Where -> what. */
   done: Record<string, string>;
   loss: LossSteps;
+  /** What one should know before one uses the model, in whole sentences. */
+  warnings: string[];
   /** Of held-out sentences joined into texts of at most `tokens` tokens. */
   loss_at_length: (LossSteps & { tokens: number }) | null;
   parameters: { before: number; after: number };
@@ -260,40 +309,6 @@ export interface Receipt {
   facts: Record<string, number>;
   seconds: number;
   length: number;
-}
-
-/** A statement of the documents; texts are lists of words and formulas. */
-export interface Claim {
-  id: string;
-  source: string;
-  statement: Rich[];
-  verdict: "holds" | "condition" | "typo" | "false" | "not checkable";
-  correction: Rich[] | null;
-  compares: Rich[] | null;
-  note: Rich[] | null;
-  not_computed: Rich[] | null;
-  /** Of a result of our own. */
-  proof: Rich[] | null;
-  code: string | null;
-  confirmed: boolean | null;
-  stated: Sides | null;
-  corrected: Sides | null;
-  without: Sides | null;
-  figures: Record<string, number | string | null>;
-}
-
-/** Words, or a whole formula: a "math" element whose alttext is its LaTeX. */
-export type Rich = string | Formula;
-/** A MathML element: its name, attributes if it has any, and what is in it. */
-export type Formula = [string, ...(Formula | string | Record<string, string>)[]];
-
-export interface Sides {
-  left: number | string | null;
-  relation: string;
-  right: number | string | null;
-  /** How far apart two sides may be that count as equal, where that is more than rounding. */
-  within: number | null;
-  holds: boolean;
 }
 
 // The live page --------------------------------------------------------------------------------------------------------
@@ -343,6 +358,10 @@ export interface Outputs {
   after: Output[];
   /** |X' - X| / |X| of the last stream. */
   moved: number;
+  /** Of the sentence embeddings before and after; null for models that write. */
+  cosine: number | null;
+  /** Words of the sentence that the vocabulary lacks. */
+  unknown: string[];
 }
 
 export interface Output {

@@ -1,4 +1,5 @@
 /** Figures and their numbers as files: CSV, SVG, PNG. */
+import { textWidth } from "./views/text_width";
 
 export interface Table {
   columns: string[];
@@ -6,6 +7,12 @@ export interface Table {
 }
 
 export type Picture = SVGSVGElement | HTMLCanvasElement;
+
+/** What stands above and below a picture that stands alone. */
+export interface Caption {
+  title: string;
+  lines: string[];
+}
 
 /** Fields with a comma, a quote or a line end are quoted; what a spreadsheet would run as a formula is not run. */
 export function toCsv(table: Table): string {
@@ -26,11 +33,15 @@ export function save(name: string, blob: Blob): void {
   setTimeout(() => URL.revokeObjectURL(link.href), 10_000);
 }
 
-/** False where the browser refuses. A PNG is a promise, for a page may copy only just after the click. */
-export async function copy(made: string | Promise<Blob>): Promise<boolean> {
+/**
+ * False where the browser refuses. A PNG is a promise, for a page may copy only just after the click; words beside it are
+ * for places that take text alone.
+ */
+export async function copy(made: string | Promise<Blob>, words?: string): Promise<boolean> {
+  const beside = words === undefined ? {} : { "text/plain": new Blob([words], { type: "text/plain" }) };
   try {
     if (typeof made === "string") await navigator.clipboard.writeText(made);
-    else await navigator.clipboard.write([new ClipboardItem({ "image/png": made })]);
+    else await navigator.clipboard.write([new ClipboardItem({ "image/png": made, ...beside })]);
     return true;
   } catch {
     await made; // throws where it was the picture that failed
@@ -53,32 +64,82 @@ const GAP = 12;
 /** Points of a PNG for one of the screen, each way. */
 const FINE = 2;
 
-/** Beside one another, as large as on the screen; a canvas that is not on the page has a size of its own. */
-function placed(pictures: Picture[]): Placed<Picture>[] {
+const NARROWEST = 360;
+const TITLE = 16;
+const LINE = 12;
+
+interface Written {
+  text: string;
+  x: number;
+  y: number;
+  size: number;
+}
+
+interface Sheet {
+  all: Placed<Picture>[];
+  texts: Written[];
+  width: number;
+  height: number;
+}
+
+/**
+ * Pictures beside one another, as large as on the screen, between the title and the lines of the caption; a canvas that is
+ * not on the page has a size of its own.
+ */
+function sheetOf(pictures: Picture[], caption: Caption | null): Sheet {
   if (pictures.length === 0) throw new Error("there is no image to save");
   let next = GAP;
-  return pictures.map((picture) => {
+  const sizes = pictures.map((picture) => {
     const shown = picture.getBoundingClientRect();
     const { width, height } = picture instanceof HTMLCanvasElement && shown.width === 0 ? picture : shown;
     const x = next;
     next += Math.round(width) + GAP;
-    return { picture, x, y: GAP, width: Math.round(width), height: Math.round(height) };
+    return { picture, x, width: Math.round(width), height: Math.round(height) };
   });
+  const width = caption === null ? next : Math.max(next, NARROWEST);
+  const room = width - 2 * GAP;
+  let y = GAP;
+  const write = (size: number) => (text: string) => {
+    y += 1.4 * size;
+    return { text, x: GAP, y: y - 0.3 * size, size };
+  };
+  const above = wrapped(caption?.title ?? "", TITLE, room).map(write(TITLE));
+  if (above.length > 0) y += GAP / 2;
+  const all = sizes.map((size) => ({ ...size, y }));
+  y += Math.max(...sizes.map(({ height }) => height)) + (caption === null ? 0 : GAP / 2);
+  const below = (caption?.lines ?? []).flatMap((line) => wrapped(line, LINE, room)).map(write(LINE));
+  return { all, texts: [...above, ...below], width, height: Math.ceil(y + GAP) };
 }
 
-function sizeOf(all: Placed<Picture>[]): { width: number; height: number } {
-  const ends = all.map(({ x, y, width, height }) => [x + width + GAP, y + height + GAP] as const);
-  return { width: Math.max(...ends.map(([right]) => right)), height: Math.max(...ends.map(([, bottom]) => bottom)) };
+/** Words in lines of at most this width; a longer word is cut. */
+function wrapped(text: string, size: number, room: number): string[] {
+  const lines: string[] = [];
+  for (const word of text.split(/\s+/).filter((one) => one !== "")) {
+    const whole = lines.length > 0 ? `${lines.at(-1)} ${word}` : word;
+    if (lines.length > 0 && textWidth(whole, size) <= room) lines[lines.length - 1] = whole;
+    else lines.push(word.slice(0, Math.floor(room / (0.5 * size))));
+  }
+  return lines;
 }
+
+function ink(): string {
+  return getComputedStyle(document.body).color;
+}
+
+const FONT = "system-ui, sans-serif";
 
 function paper(): string {
   return getComputedStyle(document.body).backgroundColor;
 }
 
 /** One picture that stands alone: colours and fonts of the page are written into it. A canvas becomes an image in it. */
-export function toSvg(pictures: Picture[]): string {
-  const all = placed(pictures);
-  const { width, height } = sizeOf(all);
+export function toSvg(pictures: Picture[], caption: Caption | null = null): string {
+  const { all, texts, width, height } = sheetOf(pictures, caption);
+  const words = texts.map(
+    ({ text, x, y, size }) =>
+      `<text x="${x}" y="${y}" font-family="${FONT}" font-size="${size}" ` +
+      `font-weight="${size === TITLE ? 600 : 400}" fill="${ink()}">${escaped(text)}</text>`,
+  );
   const parts = all.map(({ picture, ...at }) =>
     picture instanceof HTMLCanvasElement
       ? `<image x="${at.x}" y="${at.y}" width="${at.width}" height="${at.height}" href="${picture.toDataURL()}"/>`
@@ -86,8 +147,12 @@ export function toSvg(pictures: Picture[]): string {
   );
   return (
     `<svg xmlns="http://www.w3.org/2000/svg" width="${width}" height="${height}" viewBox="0 0 ${width} ${height}">` +
-    `<rect width="${width}" height="${height}" fill="${paper()}"/>${parts.join("")}</svg>`
+    `<rect width="${width}" height="${height}" fill="${paper()}"/>${parts.join("")}${words.join("")}</svg>`
   );
+}
+
+function escaped(text: string): string {
+  return text.replace(UNWRITABLE, "·").replaceAll("&", "&amp;").replaceAll("<", "&lt;").replaceAll(">", "&gt;");
 }
 
 const CARRIED = [
@@ -120,9 +185,8 @@ function standalone({ picture, ...at }: Placed<SVGSVGElement>): string {
 }
 
 /** An image of higher resolution than the screen, on the background of the page. */
-export async function toPng(pictures: Picture[]): Promise<Blob> {
-  const all = placed(pictures);
-  const { width, height } = sizeOf(all);
+export async function toPng(pictures: Picture[], caption: Caption | null = null): Promise<Blob> {
+  const { all, texts, width, height } = sheetOf(pictures, caption);
   const canvas = document.createElement("canvas");
   [canvas.width, canvas.height] = [FINE * width, FINE * height];
   const pen = canvas.getContext("2d")!;
@@ -132,6 +196,11 @@ export async function toPng(pictures: Picture[]): Promise<Blob> {
   for (const { picture, ...at } of all) {
     const image = picture instanceof HTMLCanvasElement ? picture : await decoded(standalone({ picture, ...at }));
     pen.drawImage(image, at.x, at.y, at.width, at.height);
+  }
+  pen.fillStyle = ink();
+  for (const { text, x, y, size } of texts) {
+    pen.font = `${size === TITLE ? 600 : 400} ${size}px ${FONT}`;
+    pen.fillText(text, x, y);
   }
   return new Promise((resolve, reject) =>
     canvas.toBlob((blob) => (blob ? resolve(blob) : reject(new Error("the image is too large"))), "image/png"),

@@ -1,34 +1,29 @@
 /** A matrix on a canvas: token labels, zoom, and the value under the pointer or under the cursor that keys move. */
-import type { JSX } from "preact";
+import type { ComponentChildren, JSX } from "preact";
 import { useLayoutEffect, useMemo, useRef, useState } from "preact/hooks";
-import { diverging, sequential, type Rgb } from "./colour";
 import type { Table } from "./export";
+import {
+  draw,
+  LABEL,
+  largestOf,
+  painted,
+  plan,
+  pooled,
+  scaleWords,
+  word,
+  type Blocks,
+  type CellAt,
+  type Shape,
+} from "./heatmap_draw";
+import { bounded, everything, following, inside, moved, zoomed, type Seen } from "./heatmap_extent";
+import "./heatmap.css";
 import { digits } from "./readings";
 import { theme } from "./store";
 import { STEPS } from "./views/arrow_keys";
 import { shortened } from "./views/text_width";
 import { useWidth } from "./views/width";
 
-/** The part of the matrix that is seen: from (inclusive) to (exclusive), in whole cells. */
-interface Extent {
-  from: number;
-  to: number;
-}
-
-interface Seen {
-  rows: Extent;
-  columns: Extent;
-}
-
-interface CellAt {
-  row: number;
-  column: number;
-}
-
-const LABEL = 84;
-const LETTERS = 12;
-const FONT = 11;
-const FEWEST = 4;
+export { word } from "./heatmap_draw";
 
 export function Heatmap(props: {
   values: Float32Array;
@@ -39,6 +34,8 @@ export function Heatmap(props: {
   scale?: "sequential" | "diverging";
   /** Draw the square root, so that small weights are seen. */
   gamma?: boolean;
+  /** The strongest colour is that of the largest number, also if that is below 1. */
+  stretched?: boolean;
   height?: number;
 }): JSX.Element {
   const { values, rows, columns } = props;
@@ -46,6 +43,7 @@ export function Heatmap(props: {
   const { box, width } = useWidth<HTMLDivElement>();
   const [seen, setSeen] = useState<Seen>(() => everything(rows.length, columns.length));
   const [cell, setCell] = useState<CellAt | null>(null);
+  const [pointer, setPointer] = useState<{ x: number; y: number } | null>(null);
   const dragged = useRef<{ x: number; y: number; seen: Seen } | null>(null);
 
   useLayoutEffect(() => {
@@ -54,14 +52,27 @@ export function Heatmap(props: {
   }, [rows.length, columns.length]);
 
   const scale = props.scale ?? (values.some((value) => value < 0) ? "diverging" : "sequential");
-  const picture = useMemo(
-    () => painted(values, rows.length, columns.length, scale, props.gamma ?? false),
-    [values, rows.length, columns.length, scale, props.gamma, theme.value],
-  );
+  const gamma = props.gamma ?? false;
   const shape = plan(width, props.height ?? 560, seen);
+  const { block } = shape;
+  const blocks = useMemo(
+    () => (block === 1 ? null : pooled(values, columns.length, seen, block)),
+    [values, columns.length, block, block === 1 ? null : seen],
+  );
+  const colours = useMemo(() => {
+    const largest = largestOf(blocks?.values ?? values) || 1;
+    const top = scale === "diverging" || blocks !== null || props.stretched ? largest : Math.max(1, largest);
+    return { scale, top, gamma };
+  }, [values, blocks, scale, gamma, props.stretched]);
+  const picture = useMemo(
+    () => painted(blocks ?? { values, rows: rows.length, columns: columns.length }, colours),
+    [values, blocks, colours, theme.value],
+  );
 
   useLayoutEffect(() => {
-    if (canvas.current !== null && width > 0) draw(canvas.current, picture, shape, seen, rows, columns, cell);
+    if (canvas.current !== null && width > 0) {
+      draw(canvas.current, picture, shape, seen, { rows, columns }, cell, colours);
+    }
   }, [picture, width, shape.height, seen, cell, rows, columns]);
 
   const under = (event: MouseEvent): CellAt | null => {
@@ -86,7 +97,10 @@ export function Heatmap(props: {
   const onMove = (event: MouseEvent): void => {
     if (event.buttons === 0) dragged.current = null;
     const start = dragged.current;
-    if (start === null) return setCell(under(event));
+    if (start === null) {
+      setPointer({ x: event.clientX, y: event.clientY });
+      return setCell(under(event));
+    }
     const by = (pixels: number, size: number) => -Math.round(pixels / size);
     setSeen({
       rows: moved(start.seen.rows, rows.length, by(event.clientY - start.y, shape.cellHeight)),
@@ -104,6 +118,7 @@ export function Heatmap(props: {
         column: bounded(from.column + step[0], 0, columns.length - 1),
       };
       setCell(next);
+      setPointer(null);
       setSeen((now) => ({ rows: following(now.rows, next.row), columns: following(now.columns, next.column) }));
     } else if (event.key === "+" || event.key === "=") zoom(0.7, cell);
     else if (event.key === "-") zoom(1.4, cell);
@@ -113,13 +128,14 @@ export function Heatmap(props: {
     event.stopPropagation();
   };
 
+  const told = cell === null ? null : valueAt(cell, props, seen, block, blocks);
   const said =
-    cell === null
+    cell === null || told === null
       ? "Rows are queries, columns are keys; hover, or use the arrow keys"
-      : `${word(rows[cell.row])} → ${word(columns[cell.column])}: ${digits(values[cell.row * columns.length + cell.column])}`;
+      : `${word(rows[cell.row])} → ${word(columns[cell.column])}: ${told}`;
   const whole = seen.rows.to - seen.rows.from === rows.length && seen.columns.to - seen.columns.from === columns.length;
   return (
-    <div class="heatmap" ref={box}>
+    <div class="heatmap" ref={box} data-scale={scaleWords(colours, block)}>
       <canvas
         ref={canvas}
         tabIndex={0}
@@ -127,12 +143,20 @@ export function Heatmap(props: {
         aria-label={`${props.label}. Arrow keys move over the cells, plus and minus zoom, 0 shows all.`}
         onMouseMove={onMove}
         onMouseLeave={() => setCell(null)}
+        onBlur={() => setCell(null)}
         onMouseDown={(event) => !whole && (dragged.current = { x: event.clientX, y: event.clientY, seen })}
         onMouseUp={() => (dragged.current = null)}
         onDblClick={(event) => zoom(0.5, under(event))}
         onWheel={onWheel}
         onKeyDown={onKey}
       />
+      {cell !== null && told !== null && (
+        <Tip at={pointer ?? middleOf(canvas.current, shape, seen, cell)}>
+          <b>{told}</b>
+          <br />
+          {word(rows[cell.row])} → {word(columns[cell.column])}
+        </Tip>
+      )}
       <div class="heatmap-tools">
         <output class="small">{said}</output>
         <span class="row">
@@ -151,153 +175,52 @@ export function Heatmap(props: {
   );
 }
 
-// The visible part ------------------------------------------------------------------------------------------------------
-
-function everything(rows: number, columns: number): Seen {
-  return { rows: { from: 0, to: rows }, columns: { from: 0, to: columns } };
-}
-
-function zoomed(seen: Extent, count: number, factor: number, centre: number | undefined): Extent {
-  const size = bounded(Math.round((seen.to - seen.from) * factor), Math.min(FEWEST, count), count);
-  const middle = centre ?? (seen.from + seen.to) / 2;
-  const share = (middle - seen.from) / Math.max(1, seen.to - seen.from);
-  const from = bounded(Math.round(middle - share * size), 0, count - size);
-  return { from, to: from + size };
-}
-
-function moved(seen: Extent, count: number, by: number): Extent {
-  const size = seen.to - seen.from;
-  const from = bounded(seen.from + by, 0, count - size);
-  return { from, to: from + size };
-}
-
-/** Scroll only as far as needed to show this cell. */
-function following(seen: Extent, place: number): Extent {
-  const by = place < seen.from ? place - seen.from : place >= seen.to ? place - seen.to + 1 : 0;
-  return { from: seen.from + by, to: seen.to + by };
-}
-
-function inside(place: number, { from, to }: Extent): boolean {
-  return place >= from && place < to;
-}
-
-function bounded(x: number, low: number, high: number): number {
-  return Math.max(low, Math.min(high, x));
-}
-
-// Drawing ---------------------------------------------------------------------------------------------------------------
-
-interface Shape {
-  width: number;
-  height: number;
-  cellWidth: number;
-  cellHeight: number;
-}
-
-/** Cells are square if the height allows it, and no larger than a word needs. */
-function plan(width: number, height: number, seen: Seen): Shape {
-  const [down, across] = [seen.rows.to - seen.rows.from, seen.columns.to - seen.columns.from];
-  const side = Math.min((width - LABEL - 2) / Math.max(1, across), (height - LABEL) / Math.max(1, down), 44);
-  return { width, height: Math.ceil(LABEL + side * down + 2), cellWidth: side, cellHeight: side };
-}
-
-/** One pixel for every number. */
-function painted(
-  values: Float32Array,
-  rows: number,
-  columns: number,
-  scale: "sequential" | "diverging",
-  gamma: boolean,
-): HTMLCanvasElement {
-  const canvas = document.createElement("canvas");
-  [canvas.width, canvas.height] = [Math.max(1, columns), Math.max(1, rows)];
-  const pen = canvas.getContext("2d")!;
-  const image = pen.createImageData(canvas.width, canvas.height);
-  const signed = scale === "diverging";
-  const largest = values.reduce((most, value) => Math.max(most, Math.abs(value)), signed ? 1e-9 : 0) || 1;
-  const top = signed ? largest : Math.max(1, largest);
-  const shades: Rgb[] = Array.from({ length: 511 }, (_, i) =>
-    signed ? diverging((i - 255) / 255) : sequential(Math.max(0, i - 255) / 255),
-  );
-  for (let i = 0; i < rows * columns; i++) {
-    const share = (values[i] ?? 0) / top;
-    const lifted = gamma ? Math.sign(share) * Math.sqrt(Math.abs(share)) : share;
-    const [red, green, blue] = shades[255 + Math.round(255 * bounded(lifted || 0, -1, 1))]!;
-    image.data.set([red, green, blue, 255], 4 * i);
-  }
-  pen.putImageData(image, 0, 0);
-  return canvas;
-}
-
-function draw(
-  canvas: HTMLCanvasElement,
-  picture: HTMLCanvasElement,
-  shape: Shape,
+/** The number of a cell; where means are shown, that of its block, too. */
+function valueAt(
+  cell: CellAt,
+  { values, columns }: { values: Float32Array; columns: string[] },
   seen: Seen,
-  rows: string[],
-  columns: string[],
-  cell: CellAt | null,
-): void {
-  const fine = Math.max(2, devicePixelRatio);
-  [canvas.width, canvas.height] = [shape.width * fine, shape.height * fine];
-  canvas.style.height = `${shape.height}px`;
-  canvas.style.width = `${shape.width}px`;
-  const pen = canvas.getContext("2d")!;
-  const style = getComputedStyle(canvas);
-  const ink = style.color;
-  const [down, across] = [seen.rows.to - seen.rows.from, seen.columns.to - seen.columns.from];
-  const [right, bottom] = [across * shape.cellWidth, down * shape.cellHeight];
-  pen.scale(fine, fine);
-  pen.imageSmoothingEnabled = shape.cellWidth < 1;
-  pen.drawImage(picture, seen.columns.from, seen.rows.from, across, down, LABEL, LABEL, right, bottom);
-  pen.strokeStyle = style.borderTopColor;
-  pen.strokeRect(LABEL - 0.5, LABEL - 0.5, right + 1, bottom + 1);
-  pen.font = `${FONT}px ${style.fontFamily}`;
-  pen.textBaseline = "middle";
-  const step = (size: number) => Math.max(1, Math.ceil(FONT / size));
-  for (let row = seen.rows.from; row < seen.rows.to; row += step(shape.cellHeight)) {
-    label(
-      pen,
-      word(rows[row]),
-      LABEL - 6,
-      LABEL + (row - seen.rows.from + 0.5) * shape.cellHeight,
-      0,
-      row === cell?.row,
-      ink,
-    );
-  }
-  for (let column = seen.columns.from; column < seen.columns.to; column += step(shape.cellWidth)) {
-    const x = LABEL + (column - seen.columns.from + 0.5) * shape.cellWidth;
-    label(pen, word(columns[column]), x, LABEL - 6, 1, column === cell?.column, ink);
-  }
-  if (cell !== null && inside(cell.row, seen.rows) && inside(cell.column, seen.columns)) {
-    pen.strokeStyle = style.outlineColor;
-    pen.lineWidth = 2;
-    const x = LABEL + (cell.column - seen.columns.from) * shape.cellWidth;
-    const y = LABEL + (cell.row - seen.rows.from) * shape.cellHeight;
-    pen.strokeRect(x, y, Math.max(3, shape.cellWidth), Math.max(3, shape.cellHeight));
-  }
+  block: number,
+  blocks: Blocks | null,
+): string {
+  const value = digits(values[cell.row * columns.length + cell.column]);
+  if (blocks === null) return value;
+  const [down, across] = [cell.row - seen.rows.from, cell.column - seen.columns.from].map((n) => Math.floor(n / block));
+  return `${value} (mean of the block ${digits(blocks.values[down! * blocks.columns + across!])})`;
 }
 
-/** Beside a row (turn 0) or upright above a column (turn 1). */
-function label(
-  pen: CanvasRenderingContext2D,
-  text: string,
-  x: number,
-  y: number,
-  turn: 0 | 1,
-  strong: boolean,
-  ink: string,
-): void {
-  pen.save();
-  pen.translate(x, y);
-  pen.fillStyle = ink;
-  pen.globalAlpha = strong ? 1 : 0.75;
-  if (strong) pen.font = `bold ${pen.font}`;
-  pen.textAlign = turn ? "left" : "right";
-  if (turn) pen.rotate(-Math.PI / 2);
-  pen.fillText(shortened(text, LETTERS), 0, 0);
-  pen.restore();
+interface Place {
+  x: number;
+  y: number;
+}
+
+/** The middle of a cell in the window. */
+function middleOf(canvas: HTMLCanvasElement | null, shape: Shape, seen: Seen, cell: CellAt): Place {
+  const at = canvas?.getBoundingClientRect() ?? { left: 0, top: 0 };
+  return {
+    x: at.left + LABEL + (cell.column - seen.columns.from + 0.5) * shape.cellWidth,
+    y: at.top + LABEL + (cell.row - seen.rows.from + 0.5) * shape.cellHeight,
+  };
+}
+
+const AWAY = 16;
+
+/** Words beside a place in the window, on the side where there is room. The words below the matrix are for readers. */
+function Tip({ at, children }: { at: Place; children: ComponentChildren }): JSX.Element {
+  const box = useRef<HTMLDivElement>(null);
+  useLayoutEffect(() => {
+    if (box.current === null) return;
+    const { width, height } = box.current.getBoundingClientRect();
+    const right = at.x + AWAY + width <= document.documentElement.clientWidth;
+    const above = at.y - AWAY - height >= 0;
+    box.current.style.left = `${Math.max(0, right ? at.x + AWAY : at.x - AWAY - width)}px`;
+    box.current.style.top = `${above ? at.y - AWAY - height : at.y + AWAY}px`;
+  });
+  return (
+    <div class="heatmap-tip small" ref={box} aria-hidden="true">
+      {children}
+    </div>
+  );
 }
 
 /** Its numbers: a row for every row, named by its token. */
@@ -311,10 +234,4 @@ export function matrixTable(first: string, values: Float32Array, rows: string[],
 /** The first words of a sentence. */
 export function beginning(tokens: string[]): string {
   return shortened(tokens.map(word).join(" "), 40);
-}
-
-/** A token as one visible line: a blank or an empty one gets a sign. */
-export function word(token: string | undefined): string {
-  const text = (token ?? "").replace(/[\u0000-\u001f\u007f-\u009f\u200b-\u200f\u2028-\u202e\u2066-\u2069]/g, "·");
-  return text.trim() === "" ? "␣" : text;
 }

@@ -174,7 +174,11 @@ function withMore(answer: Answer, more: Exam): Answer {
   if (JSON.stringify(exam.model.heads) !== JSON.stringify(more.model.heads)) return answer;
   const findings = more.findings.length > 0 ? more.findings : exam.findings;
   const notes = [...new Set([...exam.notes, ...more.notes])];
-  return { ...answer, exam: { ...exam, findings, notes, readings: { ...more.readings, ...exam.readings } } };
+  const { headline, story, work } = more;
+  return {
+    ...answer,
+    exam: { ...exam, headline, story, work, findings, notes, readings: { ...more.readings, ...exam.readings } },
+  };
 }
 
 // Blobs of answers: each has names of its own, so that two answers can be shown beside each other -------------------

@@ -43,12 +43,23 @@ export function LiveBar(): JSX.Element | null {
         <State />
       </form>
       <p id="live-error" class="live-error" aria-live="polite">
-        {live.error.value}
+        {live.error.value ?? unknownWords()}
       </p>
-      <Chips />
-      <Says />
+      <div class="live-outcome">
+        <Chips />
+        <Says />
+      </div>
     </section>
   );
+}
+
+/** "2 of 4 words are not in the vocabulary of this model: Quantum, flibbertigibbet." */
+function unknownWords(): string {
+  const unknown = live.now.value?.outputs?.unknown ?? [];
+  if (unknown.length === 0) return "";
+  const all = live.text.value.trim().split(/\s+/).length;
+  const which = unknown.length === 1 ? "1 word is" : `${unknown.length} of ${all} words are`;
+  return `${which} not in the vocabulary of this model: ${unknown.join(", ")}.`;
 }
 
 function State(): JSX.Element {
@@ -67,7 +78,7 @@ function State(): JSX.Element {
       <span class="live-dot" aria-hidden="true" />
       <span>
         {live.text.value.trim() === ""
-          ? "empty: still showing the previous sentence"
+          ? "Empty: still showing the previous sentence."
           : wrong
             ? ""
             : `${tokens ?? "-"} of ${most} tokens`}

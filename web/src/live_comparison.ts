@@ -25,6 +25,7 @@ export function comparisonOf(before: Exam, after: Exam): Comparison {
     return { head: name, before: name, after: name, state: "compared", why: null };
   });
   return {
+    verdict: [],
     compared: all.length,
     nothing_changed: changes.length + roles.length === 0,
     changes: changes.sort((a, b) => relative(b) - relative(a)),

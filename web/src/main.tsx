@@ -9,6 +9,7 @@ import { page } from "./store";
 async function begin(): Promise<void> {
   const packed = document.getElementById("page")?.textContent ?? "";
   page.value = JSON.parse(new TextDecoder().decode(await unpack(packed))) as Page;
+  if (location.hash === "" && page.value.start !== null) location.hash = page.value.start;
   render(<App />, document.getElementById("app")!);
   requestAnimationFrame(() => requestAnimationFrame(() => (document.body.dataset["ready"] = "true")));
 }

@@ -5,7 +5,7 @@ import { percent } from "./readings";
 import "./outputs.css";
 
 export function OutputsPanel({ outputs, changed }: { outputs: Outputs; changed: boolean }): JSX.Element {
-  const { words, before, after, moved } = outputs;
+  const { words, before, after, moved, cosine } = outputs;
   return (
     <div class="outputs">
       {before.length > 0 && (
@@ -23,6 +23,12 @@ export function OutputsPanel({ outputs, changed }: { outputs: Outputs; changed: 
       )}
       {changed && (
         <p class="outputs-moved">
+          {cosine !== null && (
+            <>
+              The new sentence embedding has a cosine of <strong>{cosine.toFixed(cosine > 0.999 ? 5 : 3)}</strong> with
+              the original (1: unchanged).{" "}
+            </>
+          )}
           The output of the last layer changed by <strong>{percent(moved)}</strong> of its norm
           {before.length > 0 && ` · ${sameTexts(before, after) ? "same output" : "different output"}`}
         </p>

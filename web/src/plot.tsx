@@ -31,8 +31,11 @@ export function Curves(props: {
   whole?: boolean;
   zero?: boolean;
   height?: number;
+  /** What stands below x, where it is not the number itself. */
+  xText?: (x: number) => string;
 }): JSX.Element {
   const [over, setOver] = useState<number | null>(null);
+  const xText = props.xText ?? ((x: number) => (props.whole ? String(x) : digits(x)));
   const height = props.height ?? 260;
   const coloured = props.series.map((series, place) => ({
     ...series,
@@ -63,6 +66,7 @@ export function Curves(props: {
         height={height}
         x={x}
         y={y}
+        {...(props.xText === undefined ? {} : { xText })}
         xName={props.x}
         yName={props.y}
         label={props.label}
@@ -100,7 +104,7 @@ export function Curves(props: {
       <p class="small muted hover-line" aria-hidden="true">
         {over === null
           ? " "
-          : `${props.x} ${props.whole ? over : digits(over)}: ${coloured
+          : `${props.x} ${xText(over)}: ${coloured
               .map((series) => [series.name, series.points.find((point) => point.x === over)?.y] as const)
               .filter(([, value]) => typeof value === "number")
               .map(([name, value]) => `${name} ${digits(value)}`)

@@ -21,6 +21,7 @@ export function Frame(props: {
   height: number;
   x: Axis;
   y: Axis;
+  xText?: (tick: number) => string;
   xName: string;
   yName: string;
   label: string;
@@ -54,7 +55,7 @@ export function Frame(props: {
         ))}
         {x.ticks.map((tick) => (
           <text key={tick} x={x.place(tick)} y={bottom + 16} text-anchor="middle">
-            {tickText(tick)}
+            {(props.xText ?? tickText)(tick)}
           </text>
         ))}
         <text class="plot-name" x={(left + right) / 2} y={height - 6} text-anchor="middle">

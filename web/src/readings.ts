@@ -87,6 +87,14 @@ export function alongDepth(exam: Exam, name: string, kind: Kind): (number | null
   return found !== null && found.axes.length === 1 ? numbers(found.value) : null;
 }
 
+/** Outlying tokens are common at a depth where a sentence has this number of them on average. */
+const COMMON_OUTLIERS = 0.1;
+
+/** Whether readings along depth differ without outlying tokens. */
+export function hasOutliers(exam: Exam, kind: Kind): boolean {
+  return (alongDepth(exam, "rank.outliers", kind) ?? []).some((number) => (number ?? 0) >= COMMON_OUTLIERS);
+}
+
 /** A list of numbers, with null for entries that are not numbers. */
 export function numbers(value: Value): (number | null)[] {
   return Array.isArray(value) ? value.map((item) => (typeof item === "number" ? item : null)) : [];

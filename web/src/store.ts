@@ -2,7 +2,7 @@
 import { computed, effect, signal } from "@preact/signals";
 import type { Exam, Page, Pin } from "./contract";
 
-export const VIEWS = ["overview", "head", "depth", "alignment", "reshape", "compare", "claims"] as const;
+export const VIEWS = ["story", "head", "depth", "alignment", "reshape", "compare", "claims"] as const;
 export type View = (typeof VIEWS)[number];
 
 interface Route {
@@ -20,8 +20,8 @@ const NOTHING: Page = {
   comparison: null,
   advice: null,
   receipts: [],
-  claims: null,
   live: null,
+  start: null,
   remarks: [],
 };
 
@@ -31,8 +31,12 @@ const NO_EXAM: Exam = {
   corpus: {},
   readings: {},
   findings: [],
+  headline: { text: "", evidence: [] },
+  story: [],
+  work: null,
   notes: [],
   pins: [],
+  attended: null,
 };
 
 export const page = signal<Page>(NOTHING);
@@ -60,8 +64,19 @@ export const route = computed<Route>(() => {
   const claim = said.get("claim");
   if (head !== null) return { view: "head", head: head || null, claim: null };
   if (claim !== null) return { view: "claims", head: null, claim };
-  const view = VIEWS.find((name) => name === first) ?? "overview";
+  const view = views.value.find((name) => name === first) ?? "story";
   return { view, head: null, claim: null };
+});
+
+/** The views that have something to show for these examinations. */
+export const views = computed<View[]>(() => {
+  const { exams, live } = page.value;
+  const crosses = exams.some(({ model }) => model.kinds.includes("cross"));
+  const apply: Partial<Record<View, boolean>> = {
+    alignment: crosses,
+    compare: exams.length > 1 || live?.reshape === true,
+  };
+  return VIEWS.filter((view) => apply[view] ?? true);
 });
 
 /** The head that was shown last: the view Head returns to it. */
@@ -110,8 +125,9 @@ export function choose(which: Which): void {
 // Light and dark --------------------------------------------------------------------------------------------------------
 
 type Theme = "light" | "dark";
+const THEME = "attnworks theme";
 const prefersDark = matchMedia("(prefers-color-scheme: dark)");
-const wanted = signal<Theme>(prefersDark.matches ? "dark" : "light");
+const wanted = signal<Theme>(remembered() ?? (prefersDark.matches ? "dark" : "light"));
 prefersDark.addEventListener("change", (event) => (wanted.value = event.matches ? "dark" : "light"));
 const paper = matchMedia("print");
 export const printing = signal(paper.matches);
@@ -120,6 +136,21 @@ paper.addEventListener("change", (event) => (printing.value = event.matches));
 export const theme = computed<Theme>(() => (printing.value ? "light" : wanted.value));
 export function turnTheme(): void {
   wanted.value = wanted.value === "dark" ? "light" : "dark";
+  try {
+    localStorage.setItem(THEME, wanted.value);
+  } catch {
+    // A frame of another origin has no storage: the theme lasts as long as the page.
+  }
+}
+
+/** The theme that the reader chose before; null where there is none, or no storage. */
+function remembered(): Theme | null {
+  try {
+    const theme = localStorage.getItem(THEME);
+    return theme === "dark" || theme === "light" ? theme : null;
+  } catch {
+    return null;
+  }
 }
 effect(() => {
   document.documentElement.dataset["theme"] = theme.value;

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cache, cached_property
 from importlib.resources import files
-from pathlib import PurePath
 from typing import Any, Literal
 
 from torch import Tensor
@@ -19,23 +19,27 @@ from torch import Tensor
 from attnworks import __version__
 from attnworks.core.errors import UsageError
 from attnworks.core.places import HeadId, Slot
+from attnworks.exam.attended import attended_to_json
 from attnworks.exam.compare import compare_exams
 from attnworks.exam.examination import Examination
 from attnworks.exam.measures.structure import NO_FORM
 from attnworks.exam.reading import ModelReadings, Reading
+from attnworks.exam.story import model_name, story_of
+from attnworks.exam.work import work_of
 from attnworks.page.blobs import pack, rounded
 from attnworks.page.sentences import EncodedSentence, PageSentence
 from attnworks.reshape.receipt import Receipt
 from attnworks.reshape.swapping.advice import Advice
 
 Host = Literal["file", "live", "notebook"]
-SCRIPT_FILE, STYLE_FILE, CLAIMS_FILE = "page.js", "page.css", "claims.json"
+SCRIPT_FILE, STYLE_FILE = "page.js", "page.css"
 PAGE_FORMAT = 1
 MAX_PAGE_BYTES = 9_700_000
 """Bytes of all that is not script and style, so that a file stays below 10 MB."""
 MAX_READING_AXES = 3
 """Readings with more axes are not shown."""
 NO_SENTENCE = "no sentence was kept: examine with --pin"
+ABSOLUTE_PATH = re.compile(r"(?<!\S)(?:~|[A-Za-z]:)?[/\\](?:[^\s/\\]+[/\\])+[^\s/\\]*")
 IMPORTANCE_RULE = (
     "the heads that matter most to the loss, where that was examined; else those whose role is furthest above its "
     "baseline or whose structured form explains most"
@@ -138,29 +142,29 @@ def page_contents(
         [EncodedSentence(sentence, exam.exam, f"exam{at}-{number}") for number, sentence in enumerate(exam.shown)]
         for at, exam in enumerate(exams)
     ]
-    comparison = compare_exams(exams[0].exam, exams[1].exam).to_json() if len(exams) == 2 else None
+    receipts = list(receipts)
+    comparison = compare_exams(exams[0].exam, exams[1].exam, receipts).to_json() if len(exams) == 2 else None
     if comparison is not None:
         del comparison["format"]
     page = {
         "format": PAGE_FORMAT,
         "version": __version__,
         "host": host,
-        "title": " against ".join(exam.label for exam in exams),
+        "title": " against ".join(exam.label for exam in exams) if len(exams) > 1 else exam_label(exams[0].exam),
         "comparison": rounded(comparison),
-        "advice": None if advice is None else rounded(advice_contents(advice)),
+        "advice": None if advice is None else rounded(without_folders(advice_contents(advice))),
         "receipts": rounded([receipt_contents(receipt) for receipt in receipts]),
-        "claims": "claims",
         "live": live,
+        "start": None,
         "remarks": [] if any(encoded) else [NO_SENTENCE],
     }
-    claims = pack(resource(CLAIMS_FILE))
 
     def without_maps(left_out: Sequence[Collection[HeadId]]) -> Contents:
         """The page without the whole maps of these heads of each examination."""
         pins = [[sentence.contents(heads) for sentence in own] for own, heads in zip(encoded, left_out, strict=True)]
         shown = [exam_contents(exam, [pin for pin, _ in own]) for exam, own in zip(exams, pins, strict=True)]
         blobs = {name: blob for own in pins for _, more in own for name, blob in more.items()}
-        return Contents({**page, "exams": shown}, {"claims": claims, **blobs})
+        return Contents({**page, "exams": shown}, blobs)
 
     contents = without_maps([()] * len(exams))
     return contents if contents.size <= largest else _fit_to_size(exams, encoded, contents, without_maps, largest)
@@ -171,19 +175,24 @@ def exam_contents(exam: PageExam, pins: Sequence[Mapping[str, Any]]) -> dict[str
     model, readings = exam.exam.model, exam.exam.readings
     slots = {str(slot): len(P) for sentence in exam.shown for slot, P in sentence.pin.maps.items()}
     known = {"name": exam.label, "kinds": readings.kinds(), "layers": {}, "heads": slots}
+    work = work_of(ModelReadings(readings))
     return rounded(
         {
             "label": exam.label,
-            "model": {**known, **model},
-            "corpus": exam.exam.corpus,
+            "model": without_folders({**known, **model}),
+            "corpus": without_folders(exam.exam.corpus),
+            "headline": exam.exam.headline.to_json(),
+            "story": without_folders([part.to_json() for part in story_of(exam.exam)]),
+            "work": None if work is None else work.to_json(),
             "readings": {
                 f"{reading.name}@{reading.kind}": _reading(reading)
                 for reading in readings.values()
                 if len(reading.axes) <= MAX_READING_AXES
             },
             "findings": [finding.to_json() for finding in exam.exam.findings],
-            "notes": exam.exam.notes,
+            "notes": without_folders(exam.exam.notes),
             "pins": pins,
+            "attended": None if exam.exam.attended is None else attended_to_json(exam.exam.attended),
         }
     )
 
@@ -195,12 +204,21 @@ def _reading(reading: Reading) -> dict[str, Any]:
     return {**table, "interval": rounded(table["interval"], 4) if len(reading.axes) < MAX_READING_AXES else None}
 
 
+def without_folders(told: Any) -> Any:
+    """The same with the last part of every absolute path, so that a page which is shared names no folders."""
+    if isinstance(told, str):
+        return ABSOLUTE_PATH.sub(lambda found: re.split(r"[/\\]", found[0].rstrip("/\\"))[-1], told)
+    if isinstance(told, Mapping):
+        return {key: without_folders(value) for key, value in told.items()}
+    return [without_folders(value) for value in told] if isinstance(told, list | tuple) else told
+
+
 def receipt_contents(receipt: Receipt) -> dict[str, Any]:
     """The `Receipt` of a page."""
     table = asdict(receipt)
     keys = ("reshape", "objective", "done", "loss", "parameters", "flops", "bytes", "time", "scores", "facts")
     more = ("time_interval", "loss_at_length", "seconds", "length")
-    return {"title": receipt.title, **{key: table[key] for key in (*keys, *more)}}
+    return {"title": receipt.title, "warnings": receipt.concerns, **{key: table[key] for key in (*keys, *more)}}
 
 
 def advice_contents(advice: Advice) -> dict[str, Any]:
@@ -212,8 +230,8 @@ def advice_contents(advice: Advice) -> dict[str, Any]:
 
 
 def exam_label(exam: Examination) -> str:
-    """A name for an examination that is in no folder: the name of its model without the folders above it."""
-    return PurePath(str(exam.model.get("name", ""))).name or "a model"
+    """A name for an examination that is in no folder: that of its model, without pypi: and the folders above it."""
+    return model_name(exam).removeprefix("pypi:")
 
 
 def _fit_to_size(

@@ -56,7 +56,16 @@ class FittedForms(NamedTuple):
 class PageLayer:
     """The attention maps of one layer, encoded for a page."""
 
-    def __init__(self, slot: Slot, P: Float[Tensor, "h i j"], weights: int, closest: PageForms | None) -> None:
+    def __init__(
+        self,
+        slot: Slot,
+        P: Float[Tensor, "h i j"],
+        weights: int,
+        closest: PageForms | None,
+        sizes: Float[Tensor, "h j"] | None = None,
+        sinks: Sequence[int] = (0,),
+    ) -> None:
+        self.sizes, self.sinks = sizes, sinks
         self.slot, self.P = slot, P.float().nan_to_num(0.0, FLOAT16_MAX, -FLOAT16_MAX).clamp(-FLOAT16_MAX, FLOAT16_MAX)
         self.coding = coding_of(self.P, weights)
         self.thumbnails, self.thumbnail_size = thumbnails(self.P)
@@ -91,6 +100,8 @@ class PageLayer:
             "blob": f"{name}-maps" if held else None,
             "spectra": [self._spectra[at] if at in held else [] for at in range(heads)] if self.is_short else None,
             "fits": fits,
+            "sinks": list(self.sinks),
+            "sizes": None if self.sizes is None else rounded(self.sizes.tolist(), 3),
         }, blobs
 
 
@@ -101,7 +112,12 @@ class EncodedSentence:
         self.sentence, self.prefix = sentence, prefix
         maps = sentence.pin.maps
         weights = sum(P.numel() for P in maps.values())
-        self.layers = [PageLayer(slot, P, weights, _closest(exam, slot)) for slot, P in maps.items() if P.numel()]
+        sizes, sinks = sentence.pin.sizes, sentence.pin.sinks
+        self.layers = [
+            PageLayer(slot, P, weights, _closest(exam, slot), sizes.get(slot), sinks.get(slot, (0,)))
+            for slot, P in maps.items()
+            if P.numel()
+        ]
 
     def contents(self, left_out: Collection[HeadId] = ()) -> tuple[dict[str, Any], dict[str, str]]:
         """The `Pin` of a page and its blobs, without the whole maps of the heads `left_out`."""

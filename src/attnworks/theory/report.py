@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 import time
 from collections import Counter, defaultdict
@@ -44,11 +43,6 @@ $\lVert\cdot\rVert_{{1,\infty}}$ is $\sqrt{{\lVert\cdot\rVert_1 \lVert\cdot\rVer
 largest distance of two rows; $[M]_k$ is the truncated singular value decomposition; $\ln$ is natural.
 """
 _SRC_LINK = "../src/"
-_SHOWN_DIGITS = 4
-ROUNDS_TO_ZERO = 1e-12
-"""Smaller numbers are rounding errors, which differ between machines; they are shown as 0."""
-_SHOWN_SLACK_SHARE = 1e-6
-"""The slack of an equality is shown where it is larger than this share of the larger side."""
 
 
 @cache
@@ -212,50 +206,3 @@ def check_claims(claims: Iterable[Claim], seed: int = 0) -> Iterator[CheckedClai
         start = time.perf_counter()
         finding = None if claim.function is None else claim.check(seed)
         yield CheckedClaim(claim, finding, time.perf_counter() - start)
-
-
-def page_claims() -> list[dict[str, Any]]:
-    """Every claim in its order, checked with seed 0."""
-    return [_shown(checked) for checked in check_claims(all_claims())]
-
-
-def rounded_number(value: float) -> float | int | str:
-    """A number for the page: whole numbers unchanged, others with four digits, and 0 for rounding errors.
-
-    >>> rounded_number(357.6412), rounded_number(393.0), rounded_number(2e-16), rounded_number(float("nan"))
-    (357.6, 393, 0, 'NaN')
-    """
-    if not math.isfinite(value):
-        return as_number(value)
-    short = value if value.is_integer() else float(f"{value:.{_SHOWN_DIGITS - 1}e}")
-    return 0 if abs(short) < ROUNDS_TO_ZERO else int(short) if short.is_integer() else short
-
-
-def _shown(checked: CheckedClaim) -> dict[str, Any]:
-    claim, finding = checked.claim, checked.result
-    data = checked.to_json()
-    for left_out in ("holds", "seconds"):
-        del data[left_out]
-    for name in ("stated", "corrected", "without"):
-        data[name] = rounded_sides(getattr(finding, name, None))
-    figures = {} if finding is None else finding.figures
-    return data | {
-        "verdict": claim.verdict.name.lower().replace("_", " "),
-        "proof": claim.proof or None,
-        "figures": {name: rounded_number(float(value)) for name, value in figures.items()},
-    }
-
-
-def rounded_sides(sides: Sides | None) -> dict[str, Any] | None:
-    if sides is None:
-        return None
-    shows_slack = sides.relation == "=" and sides.slack > _SHOWN_SLACK_SHARE * max(
-        1.0, abs(sides.left), abs(sides.right)
-    )
-    return {
-        "left": rounded_number(sides.left),
-        "relation": sides.relation,
-        "right": rounded_number(sides.right),
-        "within": rounded_number(sides.slack) if shows_slack else None,
-        "holds": sides.holds,
-    }

@@ -96,6 +96,32 @@ def test_changes_move_outputs_and_undoing_them_gives_the_same_bits(bert: LiveMod
     assert all(torch.equal(tensor, weights[name]) for name, tensor in bert.base.model.state_dict().items())
 
 
+def test_outputs_tell_the_cosine_of_sentence_embeddings(bert: LiveModel) -> None:
+    def embedding(changes: Changes) -> torch.Tensor:
+        subject = bert.models.subject(changes)
+        with torch.inference_mode():
+            hidden = subject.run(bert._read(bert._passage(TEXT), changes).batch(subject)).hidden[0]
+        return hidden.double().mean(0)
+
+    cut = Changes(cut=("enc.0.1", "enc.1.2"))
+    one, other = embedding(Changes()), embedding(cut)
+    expected = float(one @ other / (one.norm() * other.norm()))
+    assert bert.inspect(Question(TEXT, cut))["outputs"]["cosine"] == pytest.approx(expected, abs=1e-5)
+    assert expected < 1 and bert.inspect(Question(TEXT))["outputs"]["cosine"] == 1.0
+
+
+def test_words_that_the_vocabulary_lacks(bert: LiveModel) -> None:
+    answer = bert.inspect(Question("the cat overheats a flibbertigibbet overheats ."))
+    assert answer["outputs"]["unknown"] == ["overheats", "flibbertigibbet"]
+    assert bert.inspect(Question(TEXT))["outputs"]["unknown"] == []
+
+
+def test_sensitivities_are_those_of_the_model_as_it_is(bert: LiveModel) -> None:
+    name = "importance.gradient@encoder"
+    assert name in bert.examine(Question(TEXT))["exam"]["readings"]
+    assert name not in bert.examine(Question(TEXT, Changes(cut=("enc.0.1",))))["exam"]["readings"]
+
+
 def test_projected_head_attends_by_its_form(bert: LiveModel) -> None:
     answer = bert.inspect(Question(TEXT, Changes(project=(("enc.1.1", "first"),))))
     P = maps_of(answer, 1)[1]

@@ -1,195 +1,210 @@
-/** The statements of the documents: verdict, formula, and the numbers that were found. */
-import { computed, signal } from "@preact/signals";
-import type { JSX, RefObject } from "preact";
-import { useEffect, useRef } from "preact/hooks";
-import { bytesOf } from "../blobs";
-import type { Claim } from "../contract";
-import { Picker, toggled } from "../controls";
-import { isTyping } from "../keys";
-import { page, printing, route } from "../store";
-import { ClaimRow } from "./claim_row";
-import "./claims.css";
-import type { Document, Sort } from "./claims_search";
-import { documentOf, DOCUMENTS, EVERYTHING, isWanted, mentions, SORTS, sortOf } from "./claims_search";
-import { useLoaded } from "./loaded";
+/** Which proved bounds hold on this model, and how tight they are. */
+import { useSignal } from "@preact/signals";
+import type { JSX } from "preact";
+import { Choice } from "../controls";
+import type { Exam, Kind } from "../contract";
+import { alongDepth, capital, digits, KIND_WORDS, kindsOf, percent } from "../readings";
+import { exam, page } from "../store";
+import { DataTable } from "../table";
+import { Words } from "../words";
+import { CurveFigure } from "./depth_figures";
+import "./depth.css";
 
-const claims = signal<Claim[]>([]);
-const wanted = signal(EVERYTHING);
-const opened = signal<ReadonlySet<string>>(new Set());
-const shown = computed(() => new Set(claims.value.filter((claim) => isWanted(claim, wanted.value))));
+interface Bound {
+  id: string;
+  name: string;
+  /** "tokens differ by at most" */
+  says: string;
+  measured: string;
+  bound: string;
+  /** Share of sentences for which the bound is proved; where there is none it is proved for all. */
+  applies?: string;
+  /** A statement as printed, which does not hold for all inputs. */
+  printed?: boolean;
+}
+
+const BOUNDS: Bound[] = [
+  {
+    id: "D6",
+    name: "diameter",
+    says: "two rows of the attention output are at most this far apart",
+    measured: "bounds.measured",
+    bound: "bounds.diameter",
+  },
+  {
+    id: "D5",
+    name: "composite residual",
+    says: "all rows together differ from their mean by at most this much",
+    measured: "bounds.residual",
+    bound: "bounds.composite",
+    applies: "bounds.composite_holds",
+  },
+  {
+    id: "S0.17, S1.14",
+    name: "composite residual as printed",
+    says: "the same, as printed in the documents",
+    measured: "bounds.residual",
+    bound: "bounds.published",
+    printed: true,
+  },
+];
+
+interface Found {
+  of: Bound;
+  /** Layers with both numbers, and those of them in which the measured value is not above the bound. */
+  layers: number;
+  holds: number;
+  /** Bound over measured value: the tightest and the loosest layer. */
+  tight: number | null;
+  loose: number | null;
+  /** All layers, and the smallest share of sentences of any layer with a number for which it is proved. */
+  all: number;
+  applies: number;
+}
+
+function foundOn(of: Exam, kind: Kind): Found[] {
+  return BOUNDS.flatMap((bound) => {
+    const [measured, above] = [bound.measured, bound.bound].map((name) => alongDepth(of, name, kind) ?? []);
+    const shares = alongDepth(of, bound.applies ?? "", kind)?.filter((share) => share !== null) ?? [];
+    const both = measured!.flatMap((value, layer) => {
+      const limit = above![layer];
+      return typeof value === "number" && typeof limit === "number" ? [[value, limit] as const] : [];
+    });
+    if (both.length === 0 && shares.length === 0) return [];
+    const ratios = both.filter(([value]) => value > 0).map(([value, limit]) => limit / value);
+    return [
+      {
+        of: bound,
+        layers: both.length,
+        holds: both.filter(([value, limit]) => value <= limit).length,
+        tight: ratios.length > 0 ? Math.min(...ratios) : null,
+        loose: ratios.length > 0 ? Math.max(...ratios) : null,
+        all: measured!.filter((value) => value !== null).length,
+        applies: bound.applies === undefined ? 1 : Math.min(1, ...shares.filter((share) => share > 0)),
+      },
+    ];
+  });
+}
+
+/** Whether there is anything to show in this view. */
+export function claimsApply(): boolean {
+  return page.value.exams.some((one) => kindsOf(one).some((kind) => foundOn(one, kind).length > 0));
+}
 
 export function ClaimsView(): JSX.Element {
-  return page.value.claims === null ? <NoClaims /> : <Claims blob={page.value.claims} />;
-}
-
-function NoClaims(): JSX.Element {
+  const of = exam.value;
+  const chosen = useSignal<Kind | null>(null);
+  const kinds = kindsOf(of).filter((kind) => foundOn(of, kind).length > 0);
+  const kind = kinds.find((one) => one === chosen.value) ?? kinds[0];
   return (
-    <section>
+    <section class="stack">
       <h2>Claims</h2>
-      <p>
-        This page was made without the claims. <code>attnworks claims</code> checks all statements and prints the
-        results.
-      </p>
-    </section>
-  );
-}
-
-function Claims({ blob }: { blob: string }): JSX.Element {
-  const loaded = useLoaded(() => load(blob), [blob]);
-  const search = useRef<HTMLInputElement>(null);
-  useKeys(search);
-  useDeepLink(loaded !== null);
-  const count = shown.value.size;
-  return (
-    <section class="claims">
-      <h2>Claims</h2>
-      <p class="muted">
-        attnworks is based on five documents. Each of their statements has a verdict, found by computing both of its
-        sides wherever there is something to compute. Our own results come last. Open a statement to see its numbers.
-      </p>
-      {loaded !== null && route.value.claim !== null && !claims.value.some(({ id }) => id === wantedId()) && (
-        <p role="alert">
-          There is no statement <code>{route.value.claim}</code>.
+      {kind === undefined ? (
+        <p>
+          No bound was measured on this model. To measure them: <code>attnworks examine MODEL --measures bounds</code>
         </p>
-      )}
-      <div class="claims-tools">
-        <label class="claims-search">
-          <span class="visually-hidden">Search the claims</span>
-          <input
-            ref={search}
-            type="search"
-            placeholder="Search: softmax, S0.17, theorem 2.2, \beta …"
-            value={wanted.value.words}
-            onInput={(event) => (wanted.value = { ...wanted.value, words: event.currentTarget.value })}
-          />
-          <kbd aria-hidden="true">/</kbd>
-        </label>
-        <Picker
-          label="Document"
-          options={[
-            { value: "", text: "all" },
-            ...DOCUMENTS.map(({ key, author }) => ({ value: key, text: `${key} · ${author}` })),
-          ]}
-          value={wanted.value.document}
-          onChange={(document) => (wanted.value = { ...wanted.value, document })}
-        />
-        <Sorts />
-        <p class="small muted" role="status">
-          {loaded === null ? "Loading …" : `${count} of ${claims.value.length} shown`}
-          {count < claims.value.length && (
-            <button type="button" class="quiet" onClick={() => (wanted.value = EVERYTHING)}>
-              Show all
-            </button>
+      ) : (
+        <>
+          {kinds.length > 1 && (
+            <Choice
+              label="Attention"
+              options={kinds}
+              value={kind}
+              words={KIND_WORDS}
+              onChange={(one) => (chosen.value = one)}
+            />
           )}
-        </p>
-      </div>
-      {DOCUMENTS.map((document) => (
-        <Group key={document.key} document={document} />
-      ))}
-      {loaded !== null && count === 0 && <p>No statement contains all of these words. Try fewer words.</p>}
+          <Results found={foundOn(of, kind)} />
+          <div class="columns depth-figures">
+            <BoundFigures kind={kind} />
+          </div>
+        </>
+      )}
+      <p class="small muted">
+        <code>attnworks claims --on MODEL</code> checks all statements that apply to a model, sentence by sentence, in
+        double precision. <code>attnworks claims</code> lists the statements with their verdicts.
+      </p>
     </section>
   );
 }
 
-async function load(blob: string): Promise<true> {
-  claims.value = JSON.parse(new TextDecoder().decode(await bytesOf(blob))) as Claim[];
-  return true;
+/** "The bound on the diameter holds in all 6 layers, and is loose: 36 to 1,200 times the measured value." */
+function sentenceOf({ of, layers, holds, tight, loose, all, applies }: Found): string {
+  const name = capital(`${of.printed ? "the" : "the proved"} bound on the ${of.name}`);
+  if (layers === 0) return `${name} does not apply: the scores of every sentence vary too much for it.`;
+  const times = tight === null ? "" : `: ${range(tight, loose ?? tight)} times the measured value`;
+  if (layers < all || applies < 1) {
+    const share = applies < 1 ? `, for at least ${percent(applies)} of the sentences there` : "";
+    const there = holds === layers ? "holds there" : `is broken in ${layers - holds} of them`;
+    return `${name} applies in ${layers} of ${all} layers${share}, and ${there}${times}.`;
+  }
+  const where =
+    holds === layers ? `holds in all ${layers} layers` : `is broken in ${layers - holds} of ${layers} layers`;
+  return `${name} ${where}, and is ${tight !== null && tight < 2 ? "tight somewhere" : "loose"}${times}.`;
 }
 
-/** How many there are of each verdict, and buttons that show these alone. */
-function Sorts(): JSX.Element {
-  const { sorts } = wanted.value;
-  const found = claims.value.filter((claim) => mentions(claim, wanted.value)).map(sortOf);
+function range(low: number, high: number): string {
+  return digits(low) === digits(high) ? digits(low) : `${digits(low)} to ${digits(high)}`;
+}
+
+function Results({ found }: { found: Found[] }): JSX.Element {
   return (
-    <div class="row" role="group" aria-label="Verdicts">
-      {(Object.keys(SORTS) as Sort[]).map((sort) => (
-        <button
-          key={sort}
-          type="button"
-          class="claims-sort"
-          data-verdict={sort}
-          aria-pressed={sorts.has(sort)}
-          onClick={() => (wanted.value = { ...wanted.value, sorts: toggled(sorts, sort) })}
-        >
-          <span class="claims-mark" aria-hidden="true">
-            {SORTS[sort].mark}
-          </span>
-          {SORTS[sort].words} <b>{found.filter((one) => one === sort).length}</b>
-        </button>
+    <div class="card">
+      <h3>What holds on this model</h3>
+      {found.map((one) => (
+        <p key={one.of.id}>{sentenceOf(one)}</p>
       ))}
+      <DataTable
+        caption="Means over the sentences of each layer"
+        columns={[
+          { name: "statement" },
+          { name: "says" },
+          { name: "layers", numeric: true },
+          { name: "holds in", numeric: true },
+          { name: "tightest", numeric: true, words: "bound over measured value; 1 is attained" },
+          { name: "loosest", numeric: true },
+        ]}
+        rows={found.map(({ of, layers, holds, tight, loose }) => ({
+          key: of.id,
+          cells: [<Words text={of.id} />, capital(of.says), layers, holds, tight, loose],
+        }))}
+      />
     </div>
   );
 }
 
-function Group({ document }: { document: Document }): JSX.Element | null {
-  const own = claims.value.filter((claim) => documentOf(claim) === document.key);
-  const count = own.filter((claim) => shown.value.has(claim)).length;
-  if (own.length === 0) return null;
+function BoundFigures({ kind }: { kind: Kind }): JSX.Element {
   return (
-    <section class="claims-group" aria-labelledby={`claims-${document.key}`} hidden={count === 0}>
-      <h3 id={`claims-${document.key}`}>
-        {document.author} <span class="muted">{document.title}</span>
-        <span class="claims-count muted small">{count === own.length ? count : `${count} of ${own.length}`}</span>
-      </h3>
-      <ul>
-        {own.map((claim) => (
-          <ClaimRow
-            key={claim.id}
-            claim={claim}
-            hidden={!shown.value.has(claim)}
-            open={opened.value.has(claim.id) || (printing.value && shown.value.has(claim))}
-            onToggle={() => (opened.value = toggled(opened.value, claim.id))}
-          />
-        ))}
-      </ul>
-    </section>
+    <>
+      <CurveFigure
+        id="claims-diameter"
+        title="How far apart two tokens are, and the bound"
+        kind={kind}
+        lines={[
+          { reading: "bounds.measured", name: "measured" },
+          { reading: "bounds.diameter", name: "bound", bound: true },
+        ]}
+        x="layer"
+        y="largest distance"
+        log
+      >
+        The two most distant rows of the attention output of each layer. The closer the lines, the tighter the bound.
+      </CurveFigure>
+      <CurveFigure
+        id="claims-residual"
+        title="How much all tokens differ, and the bounds"
+        kind={kind}
+        lines={[
+          { reading: "bounds.residual", name: "measured" },
+          { reading: "bounds.composite", name: "bound", bound: true },
+          { reading: "bounds.published", name: "bound as printed", bound: true },
+        ]}
+        x="layer"
+        y="composite residual"
+        log
+      >
+        The composite residual of the attention output of each layer. The bound as printed does not hold for all inputs.
+      </CurveFigure>
+    </>
   );
-}
-
-function wantedId(): string | null {
-  return route.value.claim?.toUpperCase() ?? null;
-}
-
-/** #claim=S0.17: open it and go there, even if it was filtered out. */
-function useDeepLink(loaded: boolean): void {
-  const id = wantedId();
-  useEffect(() => {
-    const claim = claims.value.find((one) => one.id === id);
-    if (!loaded || claim === undefined) return;
-    if (!shown.value.has(claim)) wanted.value = EVERYTHING;
-    opened.value = new Set([...opened.value, claim.id]);
-    const later = setTimeout(() => focusOn(document.getElementById(`claim-${claim.id}`), "start"));
-    return () => clearTimeout(later);
-  }, [id, loaded]);
-}
-
-/** / goes to the search; j and k, or the arrows, from a statement to the next and back. */
-function useKeys(search: RefObject<HTMLInputElement | null>): void {
-  useEffect(() => {
-    const onKey = (event: KeyboardEvent): void => {
-      if (isTyping(event) || !(event.target instanceof Element)) return;
-      const onRow = event.target.closest(".claim-id") !== null;
-      if (event.key === "/") search.current?.focus();
-      else if (event.key === "j" || (onRow && event.key === "ArrowDown")) step(1);
-      else if (event.key === "k" || (onRow && event.key === "ArrowUp")) step(-1);
-      else return;
-      event.preventDefault();
-    };
-    addEventListener("keydown", onKey);
-    return () => removeEventListener("keydown", onKey);
-  }, []);
-}
-
-/** From the statement that has the focus, else from the top of what is seen. */
-function step(by: 1 | -1): void {
-  const rows = [...document.querySelectorAll<HTMLElement>(".claim:not([hidden])")];
-  const at = rows.findIndex((row) => row.contains(document.activeElement));
-  const seen = rows.findIndex((row) => row.getBoundingClientRect().bottom > 0);
-  focusOn(rows[at < 0 ? Math.max(seen, 0) : at + by] ?? null, "nearest");
-}
-
-function focusOn(row: HTMLElement | null, block: "start" | "nearest"): void {
-  row?.querySelector<HTMLElement>(".claim-id")?.focus({ preventScroll: true });
-  row?.scrollIntoView({ block });
-  requestAnimationFrame(() => row?.scrollIntoView({ block }));
 }

@@ -2,12 +2,15 @@
 import type { JSX } from "preact";
 import type { Comparison, Exam, HeadMatch, Kind } from "../contract";
 import { live } from "../live";
-import { KIND_WORDS, SHORT, whole } from "../readings";
+import { baseName } from "../caption";
+import { capital, KIND_WORDS, SHORT, whole } from "../readings";
 import { page } from "../store";
 import "./compare.css";
 import { Changes, Roles } from "./compare_changes";
 import { DepthCompared } from "./compare_depth";
 import { HeadsCompared } from "./compare_heads";
+import { MeasuresCompared } from "./compare_measures";
+import { SlopesCompared } from "./compare_slopes";
 import { MapsCompared } from "./compare_maps";
 
 export function CompareView(): JSX.Element {
@@ -21,16 +24,17 @@ export function CompareView(): JSX.Element {
       ) : (
         <>
           <Headline before={before} after={after} comparison={comparison} />
-          <Sides before={before} after={after} />
+          <SlopesCompared before={before} after={after} matches={comparison.heads.matches} />
+          <MeasuresCompared comparison={comparison} />
           <Roles after={after} roles={comparison.roles} />
-          <Changes after={after} changes={comparison.changes} />
           <HeadsCompared before={before} after={after} matches={comparison.heads.matches} />
-          <HeadsOfOne before={before} after={after} matches={comparison.heads.matches} />
           <MapsCompared before={before} after={after} comparison={comparison} />
-          <div class="columns compare-last">
-            <DepthCompared before={before} after={after} comparison={comparison} />
-            <Notes notes={comparison.notes} />
-          </div>
+          <DepthCompared before={before} after={after} comparison={comparison} />
+          <details>
+            <summary>All {whole(comparison.changes.length)} measurements that differ</summary>
+            <Changes after={after} changes={comparison.changes} />
+          </details>
+          <Uncompared before={before} after={after} comparison={comparison} />
         </>
       )}
     </section>
@@ -52,42 +56,57 @@ function HowToCompare(): JSX.Element {
   );
 }
 
+/** The verdict in words, and below it how much was compared. */
 function Headline({ before, after, comparison }: { before: Exam; after: Exam; comparison: Comparison }): JSX.Element {
-  const { changes, roles, heads, compared } = comparison;
+  const { changes, roles, heads, compared, verdict } = comparison;
   const judged = changes.some((change) => change.certain !== null);
-  const counts: [number, string][] = [
-    [compared, "measurements in common"],
-    [changes.length, "of them differ"],
-    ...(judged
-      ? [[changes.filter((change) => change.certain).length, "differ significantly"] as [number, string]]
-      : []),
-    [heads.compared, "heads compared"],
-    ...([
-      [heads.cut, "heads cut"],
-      [heads.new, "new heads"],
-      [heads.not_compared, "heads not compared"],
-    ].filter(([count]) => count !== 0) as [number, string][]),
+  const certain = changes.filter((change) => change.certain).length;
+  const counts = [
+    `${whole(compared)} measurements in common, ${whole(changes.length)} differ${judged ? ` (${whole(certain)} significantly)` : ""}`,
+    `${whole(heads.compared)} heads compared`,
+    ...(heads.cut > 0 ? [`${whole(heads.cut)} heads cut`] : []),
+    ...(heads.new > 0 ? [`${whole(heads.new)} new heads`] : []),
+    ...(heads.not_compared > 0 ? [`${whole(heads.not_compared)} heads not compared`] : []),
     ...(heads.roles_compared > 0
-      ? [[roles.length, `of ${whole(heads.roles_compared)} compared heads have a different role`] as [number, string]]
+      ? [`${whole(roles.length)} of ${whole(heads.roles_compared)} compared heads have a different role`]
       : []),
   ];
+  const said = comparison.nothing_changed ? "Nothing changed: all measurements are the same." : sentence(verdict);
   return (
-    <div class="stack">
-      <p>
-        From <b>{before.label}</b> to <b>{after.label}</b>.{" "}
-        {comparison.nothing_changed
-          ? "Nothing changed: all measurements are the same."
-          : judged && "Significant: at a false discovery rate of 5 % over all measurements compared."}
+    <div>
+      <p class="muted">
+        {baseName(before.label)} → {baseName(after.label)}
       </p>
-      <ul class="compare-counts">
-        {counts.map(([count, words]) => (
-          <li key={words} class="card">
-            <b>{whole(count)}</b>
-            <span class="small muted">{words}</span>
-          </li>
-        ))}
-      </ul>
+      {said !== "" && <p class="compare-verdict">{said}</p>}
+      <p class="compare-counts small muted">
+        {counts.join("; ")}.{judged && " Significant: at a false discovery rate of 5 % over all measurements."}
+      </p>
     </div>
+  );
+}
+
+function sentence(clauses: string[]): string {
+  return clauses.length === 0 ? "" : `${capital(clauses.join("; ").replaceAll(" -> ", " → "))}.`;
+}
+
+/** One line that opens: heads without a match, notes, and the two examinations. */
+function Uncompared(props: { before: Exam; after: Exam; comparison: Comparison }): JSX.Element {
+  const { before, after, comparison } = props;
+  const apart = comparison.heads.matches.filter(({ state }) => state !== "compared").length;
+  const parts = [
+    ...(apart > 0 ? [`${whole(apart)} heads`] : []),
+    ...(comparison.notes.length > 0 ? [`${whole(comparison.notes.length)} notes`] : []),
+    "the two examinations",
+  ];
+  return (
+    <details class="compare-rest">
+      <summary>What cannot be compared: {parts.join(", ")}</summary>
+      <div class="stack">
+        <HeadsOfOne before={before} after={after} matches={comparison.heads.matches} />
+        <Notes notes={comparison.notes} />
+        <Sides before={before} after={after} />
+      </div>
+    </details>
   );
 }
 
@@ -136,7 +155,7 @@ function described({ label, model, corpus }: Exam): [string, string][] {
     );
   return [
     ["examination", label],
-    ["model", model.name],
+    ["model", baseName(model.name)],
     ["class", text(model.class)],
     ["layers", kinds.map(([kind, count]) => `${count} ${KIND_WORDS[kind]}`).join(", ")],
     ["heads", kinds.map(([kind]) => `${heads(kind)} ${KIND_WORDS[kind]}`).join(", ")],

@@ -4,6 +4,7 @@ import type { JSX } from "preact";
 import type { Change, Comparison, Exam } from "../contract";
 import { Choice, Labelled } from "../controls";
 import { parseHead, renamed, whole } from "../readings";
+import { measureName } from "./measure_names";
 import { roleName } from "./roles";
 import { linkTo } from "../store";
 import { DataTable } from "../table";
@@ -37,7 +38,7 @@ export function Changes({ after, changes }: { after: Exam; changes: Change[] }):
   if (changes.length === 0) return null;
   const parts = sought.value.toLowerCase().split(/\s+/).filter(Boolean);
   const found = changes.filter((change) => {
-    const text = `${change.reading} ${change.where} ${change.where_after}`.toLowerCase();
+    const text = `${change.reading} ${measureName(change.reading)} ${change.where} ${change.where_after}`.toLowerCase();
     return parts.every((part) => text.includes(part)) && (wanted.value === "all" || change.certain === true);
   });
   const link = (where: string): { href?: string } =>
@@ -88,7 +89,7 @@ export function Changes({ after, changes }: { after: Exam; changes: Change[] }):
           key: `${change.reading} ${change.where}`,
           cells: [
             renamed(change.where, change.where_after),
-            change.reading,
+            measureName(change.reading),
             change.before,
             change.after,
             change.difference,

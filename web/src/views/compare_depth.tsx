@@ -7,6 +7,7 @@ import { Picker } from "../controls";
 import { Figure } from "../figure";
 import { Curves } from "../plot";
 import { kindsOf, measureWords, reading } from "../readings";
+import { measureName } from "./measure_names";
 import { linkTo } from "../store";
 import { Says } from "./says";
 
@@ -31,7 +32,7 @@ export function DepthCompared({
   return (
     <Figure
       id="compare-depth"
-      title={`By depth: ${measureWords(name)}`}
+      title={`By depth: ${measureName(name)}`}
       words={
         <>
           {found !== null && (
@@ -53,7 +54,7 @@ export function DepthCompared({
     >
       <Picker
         label="Curve"
-        options={curves.map(({ reading: text }) => ({ value: text, text: measureWords(text).replace("@", ", ") }))}
+        options={curves.map(({ reading: text }) => ({ value: text, text: measureName(text) }))}
         value={curve.reading}
         onChange={(text) => (chosen.value = text)}
       />

@@ -1,16 +1,17 @@
 /** One measure of all heads: before, after, and the difference. */
 import { useSignal } from "@preact/signals";
 import type { JSX } from "preact";
+import { addressed } from "../addressed";
 import type { Exam, HeadMatch, Kind } from "../contract";
 import { Choice, Picker } from "../controls";
 import { Figure } from "../figure";
 import {
+  capital,
   KIND_WORDS,
   digits,
   headMeasures,
   headsOf,
   kindsOf,
-  measureWords,
   ofHead,
   reading,
   renamed,
@@ -19,7 +20,10 @@ import {
 } from "../readings";
 import { linkTo } from "../store";
 import { HeadCells, type Cell as HeadCell } from "./head_cells";
+import { measureName } from "./measure_names";
 import { Says } from "./says";
+
+const chosenMeasure = addressed<string>("compare", "measure", "saturation.entropy");
 
 export function HeadsCompared({
   before,
@@ -31,7 +35,7 @@ export function HeadsCompared({
   matches: HeadMatch[];
 }): JSX.Element | null {
   const measures = headMeasures(before).filter((name) => headMeasures(after).includes(name));
-  const chosen = useSignal("saturation.entropy");
+  const chosen = chosenMeasure;
   const stack = useSignal<Kind | null>(null);
   const measure = measures.includes(chosen.value) ? chosen.value : measures[0];
   if (measure === undefined) return null;
@@ -48,14 +52,14 @@ export function HeadsCompared({
   const all = values.flatMap((side) => [...side.values()]);
   const [least, most] = [Math.min(0, ...all), Math.max(...all)];
   const largest = Math.max(1e-12, ...cells.map(({ values: { difference } }) => Math.abs(difference ?? 0)));
-  const title = measureWords(measure);
+  const title = capital(measureName(measure));
   return (
     <>
       <div class="row compare-chooser">
         <h3>Heads before and after</h3>
         <Picker
           label="Measure"
-          options={measures.map((name) => ({ value: name, text: measureWords(name) }))}
+          options={measures.map((name) => ({ value: name, text: measureName(name) }))}
           value={measure}
           onChange={(name) => (chosen.value = name)}
         />

@@ -7,7 +7,7 @@ import { KIND_WORDS, kindsOf } from "../readings";
 import { exam, page } from "../store";
 import "./depth.css";
 import { isThere, nameOf } from "./depth_figures";
-import { Bounds, Sameness, Sharpness } from "./depth_parts";
+import { Sameness, Sharpness } from "./depth_parts";
 import { Paths } from "./depth_paths";
 
 export function DepthView(): JSX.Element {
@@ -24,7 +24,7 @@ export function DepthView(): JSX.Element {
       {kind === undefined ? (
         <p>
           Nothing was measured by depth. To measure it:{" "}
-          <code>attnworks examine MODEL --measures rank,residuals,bounds,paths,saturation</code>
+          <code>attnworks examine MODEL --measures rank,residuals,paths,saturation</code>
         </p>
       ) : (
         <>
@@ -39,7 +39,6 @@ export function DepthView(): JSX.Element {
           )}
           <Exams />
           <Sameness kind={kind} />
-          <Bounds kind={kind} />
           <Paths kind={kind} />
           <Sharpness kind={kind} />
         </>
@@ -48,7 +47,7 @@ export function DepthView(): JSX.Element {
   );
 }
 
-const MEASURED = /^(rank|ranks|residuals|bounds|paths|saturation)\./;
+const MEASURED = /^(rank|ranks|residuals|paths|saturation)\./;
 
 /** Which lines are of which examination, or how to get a second one. */
 function Exams(): JSX.Element {

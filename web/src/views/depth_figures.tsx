@@ -3,7 +3,7 @@ import type { ComponentChildren, JSX } from "preact";
 import { CATEGORIES } from "../colour";
 import type { Exam, Kind, Reading } from "../contract";
 import { Figure, type Table } from "../figure";
-import { Words } from "../formula";
+import { Words } from "../words";
 import { Curves, type Point, type Series } from "../plot";
 import { hasNumbers, headName, numbers, reading } from "../readings";
 import { exam, linkTo, page } from "../store";
@@ -36,7 +36,7 @@ export function nameOf({ label, model }: Exam): string {
 
 // Curves --------------------------------------------------------------------------------------------------------------
 
-interface Line {
+export interface Line {
   /** The name of the reading, and what it is called in the plot. */
   reading: string;
   name: string;

@@ -1,9 +1,9 @@
 /** Whether tokens become the same, what can be proved of it, and how sharp attention is. */
 import type { JSX } from "preact";
 import type { Kind } from "../contract";
-import { alongDepth, percent } from "../readings";
-import { exam, linkTo } from "../store";
-import { CurveFigure, DotFigure, Part, isThere } from "./depth_figures";
+import { hasOutliers } from "../readings";
+import { page } from "../store";
+import { CurveFigure, DotFigure, type Line, Part, isThere } from "./depth_figures";
 
 const NORMS: Record<string, string> = {
   composite: "composite",
@@ -14,6 +14,15 @@ const NORMS: Record<string, string> = {
   spectral: "spectral",
 };
 
+/** The curve of all tokens and, where any examination has outlying tokens, the curve without them. */
+function withAndWithout(kind: Kind, ...lines: Line[]): Line[] {
+  if (!page.value.exams.some((one) => hasOutliers(one, kind))) return lines;
+  return lines.flatMap((line) => [
+    line,
+    { reading: `${line.reading}_without_outliers`, name: `${line.name} without outlying tokens` },
+  ]);
+}
+
 export function Sameness({ kind }: { kind: Kind }): JSX.Element {
   const norms = Object.entries(NORMS).map(([norm, name]) => ({ reading: `residuals.${norm}`, name }));
   return (
@@ -22,7 +31,7 @@ export function Sameness({ kind }: { kind: Kind }): JSX.Element {
         id="depth-residual"
         title="How different tokens are"
         kind={kind}
-        lines={[{ reading: "rank.residual", name: "residual" }]}
+        lines={withAndWithout(kind, { reading: "rank.residual", name: "residual" })}
         x="depth"
         y="relative residual"
         zero
@@ -34,13 +43,26 @@ export function Sameness({ kind }: { kind: Kind }): JSX.Element {
         id="depth-cosine"
         title="Cosine similarity of tokens"
         kind={kind}
-        lines={[{ reading: "rank.cosine", name: "cosine" }]}
+        lines={withAndWithout(kind, { reading: "rank.cosine", name: "cosine" })}
         x="depth"
         y="mean cosine"
         zero
       >
         The mean cosine between two tokens of a sentence. At 1 all of them point in the same direction; at 0 they are
         orthogonal on average.
+      </CurveFigure>
+      <CurveFigure
+        id="depth-largest"
+        title="Norm of the largest token"
+        kind={kind}
+        lines={[{ reading: "rank.largest_norm", name: "largest token" }]}
+        x="depth"
+        y="norm over the median"
+        log
+      >
+        The largest norm of a token in a sentence, divided by the median norm. At 1 all norms are equal. A token is
+        outlying if one of its activations alone is larger than 3 times the median norm; it then decides the residual,
+        the diameter and the rank of all tokens. The scale is logarithmic.
       </CurveFigure>
       <CurveFigure
         id="depth-norms"
@@ -58,7 +80,7 @@ export function Sameness({ kind }: { kind: Kind }): JSX.Element {
         id="depth-diameter"
         title="Distance between the two most distant tokens"
         kind={kind}
-        lines={[{ reading: "rank.diameter", name: "diameter" }]}
+        lines={withAndWithout(kind, { reading: "rank.diameter", name: "diameter" })}
         x="depth"
         y="largest distance"
         zero
@@ -70,12 +92,13 @@ export function Sameness({ kind }: { kind: Kind }): JSX.Element {
         id="depth-rank"
         title="How many directions tokens use"
         kind={kind}
-        lines={[
+        lines={withAndWithout(
+          kind,
           { reading: "rank.stable", name: "stable rank" },
           { reading: "ranks.effective", name: "effective rank" },
           { reading: "ranks.energy90", name: "directions with 90 % of the energy" },
           { reading: "ranks.numerical", name: "numerical rank" },
-        ]}
+        )}
         x="depth"
         y="directions"
         zero
@@ -87,60 +110,13 @@ export function Sameness({ kind }: { kind: Kind }): JSX.Element {
         id="depth-second"
         title="Second singular value relative to the first"
         kind={kind}
-        lines={[{ reading: "ranks.second_ratio", name: "s2 / s1" }]}
+        lines={withAndWithout(kind, { reading: "ranks.second_ratio", name: "s2 / s1" })}
         x="depth"
         y="s2 / s1"
         zero
       >
         The second singular value divided by the first. At 0 one direction carries everything; at 1 the first two
         directions carry the same.
-      </CurveFigure>
-    </Part>
-  );
-}
-
-export function Bounds({ kind }: { kind: Kind }): JSX.Element {
-  const holds = alongDepth(exam.value, "bounds.composite_holds", kind)?.filter((share) => share !== null) ?? [];
-  return (
-    <Part
-      title="Proved bounds and measured values"
-      there={isThere(kind, /^bounds\.(measured|diameter|residual|composite|published)@/)}
-    >
-      <CurveFigure
-        id="depth-diameter-bound"
-        title="Diameter of the attention output, and its bound"
-        kind={kind}
-        lines={[
-          { reading: "bounds.measured", name: "measured" },
-          { reading: "bounds.diameter", name: "bound", bound: true },
-        ]}
-        x="layer"
-        y="largest distance"
-        log
-      >
-        The distance between the two most distant rows of the attention output of a layer, and its upper bound. The
-        closer the two lines, the tighter the bound. The scale is logarithmic.
-      </CurveFigure>
-      <CurveFigure
-        id="depth-residual-bound"
-        title="Composite residual of the attention output, and its bounds"
-        kind={kind}
-        lines={[
-          { reading: "bounds.residual", name: "measured" },
-          { reading: "bounds.composite", name: "bound", bound: true },
-          { reading: "bounds.published", name: "bound as printed", bound: true },
-        ]}
-        x="layer"
-        y="composite residual"
-        log
-      >
-        How different the rows of the attention output of a layer are. The bound as printed does not hold for all
-        inputs, see <a href={linkTo("claims", "S0.17")}>S0.17</a>.{" "}
-        {holds.length > 0 && Math.max(...holds) === 0
-          ? "The corrected bound is not drawn: the scores of every sentence vary too much for it."
-          : holds.length > 0 &&
-            `The corrected bound holds for at least ${percent(Math.min(...holds))} of the sentences.`}{" "}
-        The scale is logarithmic.
       </CurveFigure>
     </Part>
   );

@@ -1,129 +1,186 @@
-/** All heads of the model as small pictures: layers down and heads across, or in the order of a measure. */
+/** All heads of the model as small pictures on one canvas, with a link over every one of them. */
 import { useSignal } from "@preact/signals";
 import type { JSX } from "preact";
+import { useEffect, useLayoutEffect, useMemo, useRef, useState } from "preact/hooks";
 import type { Thumbnail } from "../blobs";
-import type { Kind } from "../contract";
 import { Figure, type Table } from "../figure";
-import { word } from "../heatmap";
 import type { HeadName } from "../readings";
-import { headMeasures, headName, KIND_WORDS, kindsOf, layersOf, ofHead, shown, slotName } from "../readings";
-import { exam, pin } from "../store";
+import { digits, headMeasures, headsOf, ofHead, shown } from "../readings";
+import { exam, linkTo, pin, theme } from "../store";
 import { onArrowKey } from "./arrow_keys";
-import { filtered, measure, order, visible } from "./grid_state";
-import { GridControls } from "./grid_controls";
-import { formOf, labelOf } from "./roles";
-import { sheetOf } from "./sheet";
+import { GridControls, Legend } from "./grid_controls";
+import { atlasOf, drawGrid, measureFill, type Look } from "./grid_draw";
+import { inLayers, inOrder, kindsOfSide, type GridLayout } from "./grid_layout";
+import { filled, filtered, measure, measured, order, shareOf, visible, weighting } from "./grid_state";
+import { formOf, labelOf, roleLabel, roleName, sinkOf } from "./roles";
+import { bySimilarity } from "./similarity";
+import { lit, spot } from "./spotlight";
 import { useThumbnails } from "./thumbnails";
-import { Tile } from "./tile";
+import { useWidth } from "./width";
+import { workOf, workPercent, workSizes } from "./work";
 import "./grid.css";
 
-const MOST_WORDS = 24;
+/** What stands below the grid on the first screen, and the least height of the grid. */
+const BELOW = 132;
+const LOWEST = 250;
+/** On narrower screens one scrolls anyway, and tiles are to be touched. */
+const SMALL = 600;
 
 export function HeadGrid(): JSX.Element {
   const pictures = useThumbnails();
-  const reached = useSignal("");
+  const over = useSignal("");
+  const { box, width } = useWidth<HTMLDivElement>();
+  const tall = useWindowHeight();
+  const top = box.current === null ? 0 : box.current.getBoundingClientRect().top + scrollY;
   const heads = visible.value;
-  const first = heads.some((head) => head.name === reached.value) ? reached.value : (heads[0]?.name ?? "");
-  const tile = (head: HeadName, name: string) => (
-    <Tile
-      key={head.name}
-      head={head}
-      name={name}
-      picture={pictures?.get(head.name)}
-      reached={head.name === first}
-      onFocus={() => (reached.value = head.name)}
-    />
-  );
+  const layout = useMemo(() => {
+    const room = {
+      width: Math.max(120, width),
+      height: Math.max(LOWEST, tall - top - BELOW, width < SMALL ? 2 * width : 0),
+    };
+    if (order.value === "layers") return inLayers(exam.value, heads, room, filtered.value);
+    const ordered = order.value === "similar" && pictures !== null ? bySimilarity(heads, pictures) : heads;
+    return inOrder(ordered, room);
+  }, [exam.value, heads, width, tall, top, order.value, filtered.value, pictures]);
   return (
-    <Figure
-      id="heads"
-      title="All heads"
-      words={<GridWords pictures={pictures} />}
-      table={headTable}
-      pictures={(drawn) => [sheetOf(sheetRows(heads), drawn)]}
-    >
+    <Figure id="heads" title="All heads" class="grid-figure" table={headTable}>
       <GridControls />
-      <div role="group" aria-label="All heads; move with the arrow keys" onKeyDown={onArrowKey}>
-        {order.value === "layers" ? (
-          <div class="kinds">
-            {kindsOf(exam.value).map((kind) => (
-              <Layers key={kind} kind={kind} visible={heads} tile={tile} />
-            ))}
+      <div
+        class="grid-box"
+        ref={box}
+        role="group"
+        aria-label="All heads; move with the arrow keys"
+        onKeyDown={onArrowKey}
+      >
+        {width > 0 && heads.length > 0 && (
+          <div class="grid-stage" style={{ width: `${layout.width}px`, height: `${layout.height}px` }}>
+            <Drawn layout={layout} pictures={pictures} />
+            <Links layout={layout} onOver={(name) => (over.value = name)} />
           </div>
-        ) : (
-          <div class="tiles-flat">{heads.map((head) => tile(head, shown(exam.value, head)))}</div>
         )}
         {heads.length === 0 && (
           <p class="muted">{filtered.value ? "No head matches these filters." : "This examination has no heads."}</p>
         )}
       </div>
+      <p class="grid-over small" aria-hidden="true">
+        {over.value === "" ? <Hint /> : over.value}
+      </p>
+      <Legend />
     </Figure>
   );
 }
 
-function GridWords({ pictures }: { pictures: Map<string, Thumbnail> | null }): JSX.Element {
+function Hint(): JSX.Element {
   if (pin.value === null) {
     return (
-      <>
+      <span class="muted">
         No sentence was kept, so there are no pictures:{" "}
-        <code>attnworks examine MODEL --pin "a sentence" --out exam/</code>
-        {" keeps one."}
-      </>
+        <code>attnworks examine MODEL --pin "a sentence" --out exam/</code> keeps one.
+      </span>
     );
   }
   return (
-    <>
-      Each picture is the attention map of one head on {pictures === null ? "one sentence" : <q>{sentence()}</q>}. Rows
-      are queries, columns are keys. Click one to see it in full.
-    </>
+    <span class="muted">One picture per head: rows are queries, columns are keys. Click one to see it in full.</span>
   );
 }
 
-function sentence(): string {
-  const tokens = pin.value?.tokens ?? [];
-  const words = tokens.slice(0, MOST_WORDS).map(word).join(" ");
-  return tokens.length > MOST_WORDS ? `${words} …` : words;
-}
-
-function Layers(props: {
-  kind: Kind;
-  visible: HeadName[];
-  tile: (head: HeadName, name: string) => JSX.Element;
-}): JSX.Element {
-  const { kind } = props;
-  const layers = layersOf(exam.value, kind);
-  const heads = new Map(props.visible.map((head) => [head.name, head]));
-  const across = Math.max(0, ...layers.map((layer) => exam.value.model.heads[slotName(kind, layer)] ?? 0));
+/** The canvas: drawn again when what it shows changes, or when the pointer is on a word or a finding. */
+function Drawn({ layout, pictures }: { layout: GridLayout; pictures: Map<string, Thumbnail> | null }): JSX.Element {
+  const canvas = useRef<HTMLCanvasElement>(null);
+  const of = exam.value;
+  const atlas = useMemo(
+    () => (pictures === null ? null : atlasOf(of, pictures, headsOf(of))),
+    [of, pictures, theme.value],
+  );
+  const sentence = pin.value;
+  const { largest } = useMemo(() => workSizes(of), [of]);
+  const word = lit.value;
+  const look: Look = {
+    exam: of,
+    weight: (head) => (largest > 0 ? (workOf(of, head) ?? 0) / largest : null),
+    by: weighting.value,
+    fill: (head) => (filled.value ? measureFill(shareOf(head)) : null),
+    caption: captionOf,
+    row:
+      word === null || sentence === null
+        ? null
+        : {
+            kinds: kindsOfSide(word.side, sentence.target !== null),
+            at: word.at,
+            of: (word.side === "target" ? sentence.target : null)?.length ?? sentence.tokens.length,
+          },
+    spot: spot.value,
+  };
+  useLayoutEffect(() => {
+    if (canvas.current !== null) drawGrid(canvas.current, layout, atlas, look);
+  });
   return (
-    <section class="kind" aria-label={KIND_WORDS[kind]}>
-      {kindsOf(exam.value).length > 1 && <h4>{KIND_WORDS[kind]}</h4>}
-      <div
-        class="tiles-layered"
-        style={{ "--across": String(across), "--widest": kindsOf(exam.value).length > 1 ? "4.9rem" : "6.4rem" }}
-      >
-        {layers.flatMap((layer) => [
-          <span key={layer} class="tiles-layer small muted">
-            <span class="tiles-word">layer </span>
-            {layer}
-          </span>,
-          ...Array.from({ length: across }, (_, place) => {
-            const head = heads.get(headName(kind, layer, place));
-            const name = `${layer}.${place}`;
-            return head === undefined ? <span key={`${name} -`} class="tile-out" /> : props.tile(head, name);
-          }),
-        ])}
-      </div>
-    </section>
+    <canvas
+      ref={canvas}
+      class="grid-canvas"
+      style={{ width: `${layout.width}px`, height: `${layout.height}px` }}
+      aria-hidden="true"
+      data-theme={theme.value}
+    />
   );
 }
 
-/** As they stand on the sheet that is saved: a row for each layer, or 12 in a row. */
-function sheetRows(heads: HeadName[]): HeadName[][] {
-  if (order.value === "layers") {
-    const slots = [...new Set(heads.map((head) => `${head.kind} ${head.layer}`))];
-    return slots.map((slot) => heads.filter((head) => `${head.kind} ${head.layer}` === slot));
-  }
-  return Array.from({ length: Math.ceil(heads.length / 12) }, (_, row) => heads.slice(12 * row, 12 * row + 12));
+function captionOf(head: HeadName): string {
+  const value =
+    order.value === "work" || order.value === "layers" || order.value === "similar" ? null : measured(exam.value, head);
+  return value === null ? shown(exam.value, head) : `${shown(exam.value, head)} ${digits(value)}`;
+}
+
+function Links({ layout, onOver }: { layout: GridLayout; onOver: (words: string) => void }): JSX.Element {
+  const reached = useSignal("");
+  const names = layout.tiles.map(({ head }) => head.name);
+  const first = names.includes(reached.value) ? reached.value : (names[0] ?? "");
+  const { total } = useMemo(() => workSizes(exam.value), [exam.value]);
+  return (
+    <div class="grid-links" onMouseLeave={() => onOver("")}>
+      {layout.tiles.map(({ head, x, y }) => {
+        const words = tileWords(head, total);
+        return (
+          <a
+            key={head.name}
+            class="tile"
+            href={linkTo("head", head.name)}
+            aria-label={words}
+            tabIndex={head.name === first ? 0 : -1}
+            onFocus={() => ((reached.value = head.name), onOver(words))}
+            onMouseEnter={() => onOver(words)}
+            data-head={head.name}
+            data-at=""
+            style={`left:${x}px;top:${y}px;width:${layout.side}px;height:${layout.side}px`}
+          />
+        );
+      })}
+    </div>
+  );
+}
+
+/** "head 3.7, previous token, rests on the first token, 4 % of the work, entropy 1.2" */
+function tileWords(head: HeadName, total: number): string {
+  const of = exam.value;
+  const [label, sink] = [roleLabel(of, head), sinkOf(of, head)];
+  const [work, value] = [workOf(of, head), measured(of, head)];
+  return [
+    `head ${shown(of, head)}`,
+    ...(label === "" ? [] : [roleName(label, head.kind)]),
+    ...(sink === "" ? [] : [roleName(sink, head.kind)]),
+    ...(work === null || total === 0 ? [] : [`${workPercent(work / total)} of the work`]),
+    ...(value === null ? [] : [`${measure.value.split(".").at(-1)!.replaceAll("_", " ")} ${digits(value)}`]),
+  ].join(", ");
+}
+
+function useWindowHeight(): number {
+  const [height, setHeight] = useState(innerHeight);
+  useEffect(() => {
+    const resized = () => setHeight(innerHeight);
+    addEventListener("resize", resized);
+    return () => removeEventListener("resize", resized);
+  }, []);
+  return height;
 }
 
 /** Every head that is shown, with the chosen measure first and then all others. */

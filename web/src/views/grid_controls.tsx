@@ -1,4 +1,4 @@
-/** Which heads the grid shows, in which order, in which colours. */
+/** Which heads the grid shows, in which order, in which colours; and what its colours mean. */
 import type { Signal } from "@preact/signals";
 import type { JSX } from "preact";
 import { rgb, sequential } from "../colour";
@@ -8,59 +8,88 @@ import { digits, headMeasures, headsOf, kindsOf, measureWords, reading } from ".
 import { exam } from "../store";
 import {
   chooseMeasure,
-  chosenColouring,
-  colouring,
+  chooseOrder,
   extent,
+  filled,
   filtered,
   form,
   least,
   measure,
   most,
   order,
+  orders,
   roles,
   showAll,
   sought,
   visible,
+  weighting,
 } from "./grid_state";
 import { RoleDot } from "./role_dot";
-import { formName, formOf, hasRoles, labelOf, roleName, roleNotes } from "./roles";
+import { formName, formOf, hasRoles, roleLabel, roleName, roleNotes, sinkOf } from "./roles";
 import { Says } from "./says";
 
 export function GridControls(): JSX.Element {
   const names = headMeasures(exam.value);
-  const forms = counted(headsOf(exam.value).map((head) => formOf(exam.value, head)));
   return (
-    <div class="grid-controls stack">
+    <div class="grid-controls">
       <div class="row">
-        {names.length > 0 && (
-          <>
-            <Picker
-              label="Measure"
-              options={names.map((name) => ({ value: name, text: measureWords(name) }))}
-              value={measure.value}
-              onChange={chooseMeasure}
-            />
-            <Choice
-              label="Order"
-              options={["layers", "falling", "rising"]}
-              words={{ layers: "by layer", falling: "highest first", rising: "lowest first" }}
-              value={order.value}
-              onChange={(value) => (order.value = value)}
-            />
-            {hasRoles(exam.value) && (
-              <Choice
-                label="Colour"
-                options={["role", "measure"]}
-                value={colouring.value}
-                onChange={(value) => (chosenColouring.value = value)}
-              />
-            )}
-          </>
+        <Choice
+          label="Order"
+          options={orders.value}
+          words={{ layers: "by layer", similar: "similar together", work: "most work first" }}
+          value={order.value}
+          onChange={chooseOrder}
+        />
+        <Field label="Find" hint="3.7, previous …" class="field-words" field={sought} />
+        <span class="small muted" role="status">
+          {filtered.value ? `${visible.value.length} of ${headsOf(exam.value).length} heads ` : ""}
+        </span>
+        {filtered.value && (
+          <button type="button" class="quiet" onClick={showAll}>
+            Show all
+          </button>
         )}
       </div>
-      {names.length > 0 && <MeasureWords />}
+      {names.length > 0 && <Measures names={names} />}
+    </div>
+  );
+}
+
+/** Order, colour and filters by any measure, folded. */
+function Measures({ names }: { names: string[] }): JSX.Element {
+  const forms = counted(headsOf(exam.value).map((head) => formOf(exam.value, head)));
+  return (
+    <details class="grid-more">
+      <summary class="small muted">Measures and filters</summary>
       <div class="row">
-        <Field label="Find" hint="3.7, previous …" class="field-words" field={sought} />
+        <Picker
+          label="Measure"
+          options={names.map((name) => ({ value: name, text: measureWords(name) }))}
+          value={measure.value}
+          onChange={chooseMeasure}
+        />
+        <Choice
+          label="Order"
+          options={["falling", "rising"]}
+          words={{ falling: "highest first", rising: "lowest first" }}
+          value={order.value === "rising" || order.value === "falling" ? order.value : ("" as "falling")}
+          onChange={chooseOrder}
+        />
+        <Choice
+          label="Tiles"
+          options={["maps", "measure"]}
+          value={filled.value ? "measure" : "maps"}
+          onChange={(value) => (filled.value = value === "measure")}
+        />
+        {exam.value.work !== null && (
+          <Choice
+            label="Work"
+            options={["opacity", "size", "none"]}
+            words={{ opacity: "as opacity", size: "as size", none: "not shown" }}
+            value={weighting.value}
+            onChange={(value) => (weighting.value = value)}
+          />
+        )}
         {forms.length > 1 && (
           <Picker
             label="Form"
@@ -79,21 +108,8 @@ export function GridControls(): JSX.Element {
           </>
         )}
       </div>
-      <RoleLegend />
-      {roleNotes(exam.value).map((note) => (
-        <p key={note} class="small muted">
-          {note}
-        </p>
-      ))}
-      <p class="small muted grid-count" role="status">
-        {filtered.value ? `${visible.value.length} of ${headsOf(exam.value).length} heads. ` : ""}
-        {filtered.value && (
-          <button type="button" class="quiet" onClick={showAll}>
-            Show all
-          </button>
-        )}
-      </p>
-    </div>
+      <MeasureWords />
+    </details>
   );
 }
 
@@ -130,7 +146,7 @@ function MeasureWords(): JSX.Element {
           <b>{measureWords(measure.value).replace(":", "")}</b> – <Says of={found} />
         </span>
       )}
-      {colouring.value === "measure" && extent.value !== null && (
+      {filled.value && extent.value !== null && (
         <span class="scale">
           {digits(extent.value[0])}
           {Array.from({ length: 12 }, (_, step) => (
@@ -143,27 +159,50 @@ function MeasureWords(): JSX.Element {
   );
 }
 
-/** Roles with their colours and counts; a click shows only these. */
-function RoleLegend(): JSX.Element | null {
-  const heads = headsOf(exam.value);
-  const kinds = new Map<string, Kind>(heads.map((head) => [labelOf(exam.value, head), head.kind]));
-  const labels = counted(heads.map((head) => labelOf(exam.value, head)));
-  if (labels.length === 0) return null;
+/** Roles and sinks with their signs and counts; a click shows only these. */
+export function Legend(): JSX.Element {
+  const of = exam.value;
+  const heads = headsOf(of);
+  const kinds = new Map<string, Kind>(heads.map((head) => [roleLabel(of, head), head.kind]));
+  const labels = counted(heads.map((head) => roleLabel(of, head)));
+  const sinks = counted(heads.map((head) => sinkOf(of, head)));
   return (
-    <div class="roles" role="group" aria-label="Show only heads of these roles">
-      {labels.map(([label, count]) => (
-        <button
-          key={label}
-          type="button"
-          class="role"
-          aria-pressed={roles.value.has(label)}
-          onClick={() => (roles.value = toggled(roles.value, label))}
-        >
-          <RoleDot label={label} />
-          {roleName(label, kinds.get(label) ?? "encoder")} <b>{count}</b>
-        </button>
+    <div class="grid-legend">
+      {hasRoles(of) && (
+        <div class="roles" role="group" aria-label="Show only heads of these roles">
+          {labels.map(([label, count]) => (
+            <Role key={label} name={label} count={count} sign={<RoleDot label={label} />}>
+              {roleName(label, kinds.get(label) ?? "encoder")}
+            </Role>
+          ))}
+          {sinks.map(([sink, count]) => (
+            <Role key={sink} name={`sink ${sink}`} count={count} sign={<i class="sink-mark" />}>
+              {roleName(sink, "encoder")}
+            </Role>
+          ))}
+        </div>
+      )}
+      {roleNotes(of).map((note) => (
+        <p key={note} class="small muted">
+          {note}
+        </p>
       ))}
     </div>
+  );
+}
+
+function Role(props: { name: string; count: number; sign: JSX.Element; children: string }): JSX.Element {
+  const { name, count } = props;
+  return (
+    <button
+      type="button"
+      class="role"
+      aria-pressed={roles.value.has(name)}
+      onClick={() => (roles.value = toggled(roles.value, name))}
+    >
+      {props.sign}
+      {props.children} <b>{count}</b>
+    </button>
   );
 }
 

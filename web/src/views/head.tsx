@@ -1,24 +1,31 @@
 /** All about one head. */
-import type { JSX } from "preact";
+import { signal } from "@preact/signals";
+import type { ComponentChildren, JSX } from "preact";
+import { addressed } from "../addressed";
 import { fitOf, mapOf } from "../blobs";
 import type { Exam, Pin } from "../contract";
 import type { HeadName } from "../readings";
-import { doesNotApply, headsOf, KIND_WORDS, parseHead, shown } from "../readings";
-import { exam, lastHead, pin, route } from "../store";
+import { Picker, toggled } from "../controls";
+import { beginning } from "../heatmap";
+import { doesNotApply, headsOf, parseHead, shown } from "../readings";
+import { exam, lastHead, pin, printing, route } from "../store";
 import { HeadFacts } from "./head_facts";
 import { HeadFit, HeadForms } from "./head_fit";
 import { HeadMap, SmallMap } from "./head_map";
+import { LooksHere, LooksOverall } from "./head_looks";
 import { HeadOffsets } from "./head_offsets";
 import { Neighbours, Place, useHeadKeys } from "./head_place";
-import { HeadEnergy, HeadRanks, HeadSpectrum } from "./head_spectrum";
+import { headSays } from "./head_says";
+import { HeadEnergy, HeadSpectrum } from "./head_spectrum";
 import { HeadStanding } from "./head_standing";
 import { useLoaded } from "./loaded";
 import "./head.css";
 
 export function HeadView(): JSX.Element {
+  const of = exam.value;
   const asked = route.value.head ?? lastHead.value;
-  const found = asked === null ? null : parseHead(exam.value, asked);
-  const head = found ?? headsOf(exam.value)[0];
+  const found = asked === null ? null : parseHead(of, asked);
+  const head = found ?? firstHead(of);
   if (head === undefined) {
     return (
       <>
@@ -29,9 +36,9 @@ export function HeadView(): JSX.Element {
   }
   return (
     <div class="stack">
-      {route.value.head !== null && found === null && (
+      {route.value.head !== null && found === null && route.value.head !== "" && (
         <p role="alert">
-          There is no head <code>{asked}</code> in this examination; this is the first one.
+          There is no head <code>{asked}</code> in this examination; this is head {shown(of, head)}.
         </p>
       )}
       <HeadPage head={head} />
@@ -39,65 +46,123 @@ export function HeadView(): JSX.Element {
   );
 }
 
+/** The head of the finding with the largest effect that is about one head, or about any; else the first of all. */
+export function firstHead(of: Exam): HeadName | undefined {
+  const found = of.findings
+    .map(({ heads, weight }) => ({ weight, heads: heads.flatMap((name) => parseHead(of, name) ?? []) }))
+    .filter(({ heads }) => heads.length > 0)
+    .sort((a, b) => Number(b.heads.length === 1) - Number(a.heads.length === 1) || b.weight - a.weight);
+  return found[0]?.heads[0] ?? headsOf(of)[0];
+}
+
 interface Loaded {
   pin: Pin | null;
   head: HeadName;
   map: Float32Array | null;
   fit: Float32Array | null;
+  beside: { pin: Pin; map: Float32Array } | null;
 }
 
-async function load(sentence: Pin | null, head: HeadName): Promise<Loaded> {
-  const [map, fit] =
-    sentence === null ? [null, null] : await Promise.all([mapOf(sentence, head), fitOf(sentence, head)]);
-  return { pin: sentence, head, map, fit };
+async function load(sentence: Pin | null, head: HeadName, other: Pin | null): Promise<Loaded> {
+  const [map, fit, second] = await Promise.all([
+    sentence === null ? null : mapOf(sentence, head),
+    sentence === null ? null : fitOf(sentence, head),
+    other === null ? null : mapOf(other, head),
+  ]);
+  return {
+    pin: sentence,
+    head,
+    map,
+    fit,
+    beside: other === null || second === null ? null : { pin: other, map: second },
+  };
 }
+
+/** The number of the sentence beside the one that is shown; null for none. */
+const beside = addressed<string>("head", "beside", "");
 
 function HeadPage({ head }: { head: HeadName }): JSX.Element {
+  const of = exam.value;
   const sentence = pin.value;
-  const loaded = useLoaded(() => load(sentence, head), [sentence, head.name]);
+  const other = beside.value === "" ? null : (of.pins[Number(beside.value)] ?? null);
+  const loaded = useLoaded(
+    () => load(sentence, head, other === sentence ? null : other),
+    [sentence, head.name, other === sentence ? null : other],
+  );
   useHeadKeys(head);
+  const says = headSays(of, head);
   return (
     <>
       <section class="card head-top">
         <div>
           <div class="row head-title">
-            <h2>Head {shown(exam.value, head)}</h2>
+            <h2>Head {shown(of, head)}</h2>
             <Neighbours head={head} />
           </div>
-          <p class="muted small">
-            Layer {head.layer}, head {head.head} of the {KIND_WORDS[head.kind]}, counted from 0. Use the arrow keys to
-            go to its neighbours.
-          </p>
-          <HeadFacts head={head} />
+          {says !== "" && <p class="head-says">{says}</p>}
+          <details class="small">
+            <summary>Evidence</summary>
+            <HeadFacts head={head} />
+          </details>
         </div>
         <Place head={head} />
       </section>
       <div class="head-main">
         <div class="head-map">{loaded !== null && <Maps {...loaded} />}</div>
         <div class="stack">
+          {loaded?.pin && loaded.map && <LooksHere pin={loaded.pin} head={loaded.head} map={loaded.map} />}
+          <LooksOverall head={head} />
           <HeadOffsets head={head} />
-          <HeadForms head={head} />
         </div>
       </div>
-      {loaded?.pin && loaded.map && loaded.fit && (
-        <HeadFit pin={loaded.pin} head={loaded.head} map={loaded.map} fit={loaded.fit} />
-      )}
-      <div class="head-main">
+      <More title="Compared with all heads">
         <HeadStanding head={head} />
-        <div class="stack">
+      </More>
+      <More title="Structured forms">
+        <HeadForms head={head} />
+        {loaded?.pin && loaded.map && loaded.fit && (
+          <HeadFit pin={loaded.pin} head={loaded.head} map={loaded.map} fit={loaded.fit} />
+        )}
+      </More>
+      <More title="Singular values">
+        <div class="columns">
           {loaded?.pin && <HeadSpectrum pin={loaded.pin} head={loaded.head} />}
           <HeadEnergy head={head} />
         </div>
-      </div>
-      <HeadRanks head={head} />
-      <More of={exam.value} />
+      </More>
+      <Unmeasured of={of} />
     </>
   );
 }
 
-function Maps({ pin: sentence, head, map }: Loaded): JSX.Element {
-  if (sentence !== null)
-    return map === null ? <SmallMap head={head} /> : <HeadMap pin={sentence} head={head} map={map} />;
+const opened = signal<ReadonlySet<string>>(new Set());
+
+/** Figures that few readers need, drawn when they are opened; what was opened stays open for the next head. */
+function More({ title, children }: { title: string; children: ComponentChildren }): JSX.Element {
+  const open = opened.value.has(title) || printing.value;
+  return (
+    <details
+      class="head-more"
+      open={open}
+      onToggle={(event) => {
+        if (event.currentTarget.open !== opened.peek().has(title)) opened.value = toggled(opened.peek(), title);
+      }}
+    >
+      <summary>{title}</summary>
+      {open && <div class="stack">{children}</div>}
+    </details>
+  );
+}
+
+function Maps({ pin: sentence, head, map, beside: other }: Loaded): JSX.Element {
+  if (sentence !== null) {
+    if (map === null) return <SmallMap head={head} />;
+    return (
+      <HeadMap pin={sentence} head={head} map={map} beside={other}>
+        <Beside />
+      </HeadMap>
+    );
+  }
   return (
     <section class="card">
       <h3>Attention</h3>
@@ -106,6 +171,24 @@ function Maps({ pin: sentence, head, map }: Loaded): JSX.Element {
         <code>attnworks examine MODEL --pin "a sentence" --out exam/</code>.
       </p>
     </section>
+  );
+}
+
+/** Chooses a second sentence, where there are two or more. */
+function Beside(): JSX.Element | null {
+  const others = exam.value.pins.map((one, place) => ({ one, place })).filter(({ one }) => one !== pin.value);
+  if (others.length === 0) return null;
+  const value = others.some(({ place }) => String(place) === beside.value) ? beside.value : "";
+  return (
+    <Picker
+      label="Beside"
+      options={[
+        { value: "", text: "no other sentence" },
+        ...others.map(({ one, place }) => ({ value: String(place), text: beginning(one.tokens) })),
+      ]}
+      value={value}
+      onChange={(chosen) => (beside.value = chosen)}
+    />
   );
 }
 
@@ -122,7 +205,7 @@ const ADDING: Record<string, string> = {
 };
 
 /** Which measures would add more here. */
-function More({ of }: { of: Exam }): JSX.Element | null {
+function Unmeasured({ of }: { of: Exam }): JSX.Element | null {
   const there = new Set(Object.keys(of.readings).map((name) => name.slice(0, name.indexOf("."))));
   const missing = Object.entries(ADDING).filter(([name]) => !there.has(name) && !doesNotApply(of, name));
   if (missing.length === 0) return null;

@@ -3,13 +3,14 @@ import type { JSX } from "preact";
 import type { HeadName } from "../readings";
 import { digits, intervalOf, ofHead, parseHead, shown } from "../readings";
 import { exam, linkTo } from "../store";
+import { changeWords } from "./head_says";
 import { RoleDot } from "./role_dot";
 import { closestName, explainedShare, formOf, formWords, labelOf, noFormSentence, roleSentence } from "./roles";
 
 export function HeadFacts({ head }: { head: HeadName }): JSX.Element {
   const all: [string, JSX.Element | string | null][] = [
     ["Role", roleFact(head)],
-    ["Form", formSentence(head)],
+    ["Pattern", formSentence(head)],
     ["Importance", importanceSentence(head)],
     ["Most similar head", twinFact(head)],
   ];
@@ -36,7 +37,7 @@ function roleFact(head: HeadName): JSX.Element | null {
   );
 }
 
-/** "band (any weights up to two tokens away): explains 70 %; error 0.251 per query (map of zeros: 0.832)" */
+/** "band (any weights up to two tokens away): explains 70 % (error 0.251 per query; an empty map 0.832)" */
 function formSentence(head: HeadName): string | null {
   const of = exam.value;
   const form = formOf(of, head);
@@ -46,9 +47,9 @@ function formSentence(head: HeadName): string | null {
   const share = explainedShare(of, head);
   const explains = share === null ? "" : `: explains ${share}`;
   const named = `${closestName(of, head, form)}${words ? ` (${words})` : ""}${explains}`;
-  const numbers = typeof error === "number" ? `; error ${digits(error)} per query` : "";
-  const against = numbers !== "" && typeof nothing === "number" ? ` (map of zeros: ${digits(nothing)})` : "";
-  return `${noFormSentence(of, head) ?? named}${numbers}${against}`;
+  const empty = typeof nothing === "number" ? `; an empty map ${digits(nothing)}` : "";
+  const numbers = typeof error === "number" ? ` (error ${digits(error)} per query${empty})` : "";
+  return `${noFormSentence(of, head) ?? named}${numbers}`;
 }
 
 function importanceSentence(head: HeadName): string | null {
@@ -57,10 +58,10 @@ function importanceSentence(head: HeadName): string | null {
   const parts: string[] = [];
   if (typeof change === "number") {
     const interval = intervalOf(of, "ablation.change", head);
-    const sure = interval === null || interval[0] > 0 || interval[1] < 0 ? "" : " (not significant)";
-    parts.push(`without it the loss ${change >= 0 ? "rises" : "falls"} by ${digits(Math.abs(change))}${sure}`);
+    const ends = interval === null ? "" : ` (95 % interval ${digits(interval[0])} to ${digits(interval[1])})`;
+    parts.push(`without it ${changeWords(of, change)}${ends}`);
   }
-  if (typeof gradient === "number") parts.push(`sensitivity (mean |dL/d gate|) ${digits(gradient)}`);
+  if (typeof gradient === "number") parts.push(`sensitivity ${digits(gradient)} (mean |dL/d gate|)`);
   return parts.length > 0 ? parts.join("; ") : null;
 }
 

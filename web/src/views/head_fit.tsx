@@ -11,7 +11,7 @@ import { capital, digits, ofHead, shown, sides } from "../readings";
 import { exam } from "../store";
 import { closestForm, closestName, formName, formOf, formWords, noFormSentence } from "./roles";
 
-const FAMILIES = ["uniform", "identity", "offset", "column", "columns", "band", "permutation", "map"];
+const FAMILIES = ["even", "identity", "offset", "column", "columns", "band", "permutation", "map"];
 
 export function HeadFit(props: { pin: Pin; head: HeadName; map: Float32Array; fit: Float32Array }): JSX.Element {
   const { pin, head, map, fit } = props;
@@ -31,6 +31,7 @@ export function HeadFit(props: { pin: Pin; head: HeadName; map: Float32Array; fi
   return (
     <Figure
       id="fit"
+      about={{ head, sentence: pin.tokens }}
       title={`Closest structured form: ${name}${words ? ` (${words})` : ""}`}
       words={
         <>
@@ -80,6 +81,7 @@ export function HeadForms({ head }: { head: HeadName }): JSX.Element | null {
   return (
     <Figure
       id="forms"
+      about={{ head }}
       title="Fit of each structured form"
       words={
         <>

@@ -1,6 +1,7 @@
 /** The attention of one head on one sentence: as a matrix, or as arcs. */
-import { signal } from "@preact/signals";
-import type { JSX } from "preact";
+import type { ComponentChildren, JSX } from "preact";
+import { useMemo } from "preact/hooks";
+import { addressed } from "../addressed";
 import { slotOf } from "../blobs";
 import type { Coding, Pin } from "../contract";
 import { Choice } from "../controls";
@@ -11,22 +12,43 @@ import { digits, shown, sides } from "../readings";
 import { exam } from "../store";
 import { Arcs } from "./arcs";
 import { ThumbnailImage, useThumbnails } from "./thumbnails";
+import { weighed, WEIGHING_WORDS, WEIGHINGS, weighingSentence, weighingsOf, type Weighing } from "./weighing";
 
 /** Levels that are as good as all. */
 const FINE = 255;
 
-const view = signal<"matrix" | "arcs">("matrix");
-const scale = signal<"even" | "lifted">("lifted");
+const view = addressed("head", "map", "matrix", ["matrix", "arcs"] as const);
+const scale = addressed("head", "scale", "lifted", ["lifted", "even"] as const);
+const wanted = addressed("head", "weigh", "raw", WEIGHINGS);
 
-export function HeadMap({ pin, head, map }: { pin: Pin; head: HeadName; map: Float32Array }): JSX.Element {
+/** The map weighed as was chosen. A way that this layer does not have is as none. */
+export function weighingOf(pin: Pin, head: HeadName): Weighing {
+  const ways = weighingsOf(slotOf(pin, head), head.head);
+  return ways.includes(wanted.value) ? wanted.value : "raw";
+}
+
+export function HeadMap(props: {
+  pin: Pin;
+  head: HeadName;
+  map: Float32Array;
+  /** Another sentence that is shown beside it. */
+  beside?: { pin: Pin; map: Float32Array } | null;
+  children?: ComponentChildren;
+}): JSX.Element {
+  const { pin, head, map, beside = null } = props;
   const { rows, columns } = sides(pin, head.kind);
+  const slot = slotOf(pin, head);
+  const ways = weighingsOf(slot, head.head);
+  const way = weighingOf(pin, head);
+  const values = useMemo(() => (slot === null ? map : weighed(map, slot, head.head, way)), [map, slot, way]);
   const label = `Attention of head ${shown(exam.value, head)} on this sentence`;
   return (
     <Figure
       id="attention"
-      title="Attention"
-      words={coarse(slotOf(pin, head)?.coding)}
-      table={() => weightTable(map, rows, columns)}
+      title={way === "raw" ? "Attention" : `Attention, ${WEIGHING_WORDS[way]}`}
+      about={{ head, sentence: beside === null ? pin.tokens : [...pin.tokens, "|", ...beside.pin.tokens] }}
+      words={[weighingSentence(way), coarse(slot?.coding)].filter((words) => words).join(" ") || undefined}
+      table={() => weightTable(values, rows, columns)}
     >
       <div class="row map-controls">
         <Choice
@@ -35,6 +57,15 @@ export function HeadMap({ pin, head, map }: { pin: Pin; head: HeadName; map: Flo
           value={view.value}
           onChange={(value) => (view.value = value)}
         />
+        {ways.length > 1 && (
+          <Choice
+            label="Weigh"
+            options={ways}
+            words={WEIGHING_WORDS}
+            value={way}
+            onChange={(value) => (wanted.value = value)}
+          />
+        )}
         {view.value === "matrix" && (
           <Choice
             label="Colour scale"
@@ -44,13 +75,26 @@ export function HeadMap({ pin, head, map }: { pin: Pin; head: HeadName; map: Flo
             onChange={(value) => (scale.value = value)}
           />
         )}
+        {props.children}
       </div>
-      {view.value === "matrix" ? (
-        <Heatmap values={map} rows={rows} columns={columns} gamma={scale.value === "lifted"} label={label} />
-      ) : (
-        <Arcs values={map} rows={rows} columns={columns} within={head.kind !== "cross"} label={label} />
-      )}
+      <div class={beside === null ? "" : "columns map-pair"}>
+        {[{ pin, map }, ...(beside === null ? [] : [beside])].map((one, place) => (
+          <OneMap key={place} {...one} head={head} way={way} label={place === 0 ? label : `${label}, the second one`} />
+        ))}
+      </div>
     </Figure>
+  );
+}
+
+function OneMap(props: { pin: Pin; map: Float32Array; head: HeadName; way: Weighing; label: string }): JSX.Element {
+  const { pin, map, head, way, label } = props;
+  const { rows, columns } = sides(pin, head.kind);
+  const slot = slotOf(pin, head);
+  const values = useMemo(() => (slot === null ? map : weighed(map, slot, head.head, way)), [map, slot, way]);
+  return view.value === "matrix" ? (
+    <Heatmap values={values} rows={rows} columns={columns} gamma={scale.value === "lifted"} label={label} />
+  ) : (
+    <Arcs values={values} rows={rows} columns={columns} within={head.kind !== "cross"} label={label} />
   );
 }
 

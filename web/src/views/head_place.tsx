@@ -80,15 +80,27 @@ export function Neighbours({ head }: { head: HeadName }): JSX.Element {
 }
 
 const SIDE = 15;
+/** A map of more layers would push the attention off the first screen; it is folded. */
+const MOST_LAYERS = 8;
 
 /** All heads as small squares in the colours of their roles, this one framed. */
 export function Place({ head }: { head: HeadName }): JSX.Element {
-  return (
+  const of = exam.value;
+  const kinds = kindsOf(of);
+  const map = (
     <div class="row place">
-      {kindsOf(exam.value).map((kind) => (
+      {kinds.map((kind) => (
         <KindPlace key={kind} kind={kind} head={head} />
       ))}
     </div>
+  );
+  const tall = Math.max(0, ...kinds.map((kind) => layersOf(of, kind).length)) > MOST_LAYERS;
+  if (!tall) return map;
+  return (
+    <details class="small place-box">
+      <summary>All heads</summary>
+      {map}
+    </details>
   );
 }
 

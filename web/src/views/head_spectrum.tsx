@@ -1,4 +1,4 @@
-/** How many directions a head uses: singular values of its map and of its weights. */
+/** How many directions a head uses: singular values of its map. */
 import { signal } from "@preact/signals";
 import type { JSX } from "preact";
 import { slotOf } from "../blobs";
@@ -7,10 +7,8 @@ import { Choice } from "../controls";
 import { Figure } from "../figure";
 import { Curves } from "../plot";
 import type { HeadName } from "../readings";
-import { at, digits, numbers, ofHead, reading, shown } from "../readings";
+import { at, digits, numbers, reading, shown } from "../readings";
 import { exam } from "../store";
-import { DataTable } from "../table";
-import { Says } from "./says";
 
 const scale = signal<"even" | "log">("even");
 
@@ -21,6 +19,7 @@ export function HeadSpectrum({ pin, head }: { pin: Pin; head: HeadName }): JSX.E
   return (
     <Figure
       id="spectrum"
+      about={{ head, sentence: pin.tokens }}
       title="Singular values of the map"
       words="On this sentence. A steep fall means that few directions carry the map; a single non-zero value means that all tokens attend to the same places."
       table={() => ({ columns: ["index", "singular value"], rows: values.map((value, i) => [i + 1, value]) })}
@@ -55,6 +54,7 @@ export function HeadEnergy({ head }: { head: HeadName }): JSX.Element | null {
   return (
     <Figure
       id="energy"
+      about={{ head }}
       title="Energy of the singular values"
       words="Mean over all sentences: how much of the energy of the map is in this share of its singular values. An early rise means low rank; dashed: full rank, all values equal."
       table={() => ({ columns: ["share of the values", "energy"], rows: points.map(({ x, y }) => [x, y]) })}
@@ -75,39 +75,5 @@ export function HeadEnergy({ head }: { head: HeadName }): JSX.Element | null {
         label={`Energy of the singular values of head ${shown(exam.value, head)}`}
       />
     </Figure>
-  );
-}
-
-const RANKS = {
-  stable_rank: "map, stable rank",
-  rank90_count: "map, values with 90 % of the energy",
-  rank90: "map, share of values with 90 % of the energy",
-  qk_stable: "W_QK, stable rank",
-  qk_effective: "W_QK, effective rank",
-  qk_norm: "W_QK, norm",
-  vo_stable: "W_VO, stable rank",
-  vo_effective: "W_VO, effective rank",
-  vo_norm: "W_VO, norm",
-};
-
-/** Ranks of the map and of the products of weights, in a small table. */
-export function HeadRanks({ head }: { head: HeadName }): JSX.Element | null {
-  const rows = Object.entries(RANKS).flatMap(([rank, short]) => {
-    const name = `spectra.${rank}`;
-    const value = ofHead(exam.value, name, head);
-    const found = reading(exam.value, name, head.kind);
-    if (typeof value !== "number" || found === null) return [];
-    return [{ key: name, cells: [short, value, <Says of={found} />] }];
-  });
-  if (rows.length === 0) return null;
-  return (
-    <section class="card">
-      <h3>Ranks</h3>
-      <DataTable
-        caption="Ranks of the map are means over all sentences; W_QK decides what the head attends to, W_VO what it writes"
-        columns={[{ name: "rank" }, { name: "value", numeric: true }, { name: "meaning" }]}
-        rows={rows}
-      />
-    </section>
   );
 }

@@ -4,8 +4,9 @@ import { linear } from "../axis";
 import type { Exam, Reading } from "../contract";
 import { Figure } from "../figure";
 import type { HeadName } from "../readings";
-import { digits, headsOf, intervalOf, measureWords, ofHead, reading, shown } from "../readings";
+import { digits, headsOf, intervalOf, ofHead, reading, shown } from "../readings";
 import { exam } from "../store";
+import { measureName } from "./measure_names";
 import { Says } from "./says";
 import { useWidth } from "./width";
 
@@ -41,6 +42,7 @@ export function HeadStanding({ head }: { head: HeadName }): JSX.Element | null {
   return (
     <Figure
       id="standing"
+      about={{ head }}
       title="Compared with all heads"
       words="One dot per head of the model; this head is marked, with its 95 % interval where there is one."
       table={() => ({
@@ -63,7 +65,7 @@ export function HeadStanding({ head }: { head: HeadName }): JSX.Element | null {
         <dl class="strip-words">
           {strips.map(({ name, found }) => (
             <div key={name}>
-              <dt>{measureWords(name)}</dt>
+              <dt>{measureName(name)}</dt>
               <dd>
                 <Says of={found} />
               </dd>
@@ -116,7 +118,7 @@ function Strips({ strips, head }: { strips: Strip[]; head: HeadName }): JSX.Elem
           viewBox={`0 0 ${width} ${height}`}
           role="img"
           aria-label={strips
-            .map((strip) => `${measureWords(strip.name)} ${digits(strip.value)}, ${placeWords(strip)}`)
+            .map((strip) => `${measureName(strip.name)} ${digits(strip.value)}, ${placeWords(strip)}`)
             .join("; ")}
         >
           {strips.map((strip, place) => (
@@ -141,7 +143,7 @@ function StripLine({ strip, head, width }: { strip: Strip; head: HeadName; width
   return (
     <>
       <text class="strip-name" y={12}>
-        {measureWords(strip.name)}
+        {measureName(strip.name)}
       </text>
       <text class="plot-label" x={width} y={12} text-anchor="end">
         {width > 380 ? `${told}, ${placeWords(strip)}` : `${digits(value)}, ${placeWords(strip)}`}

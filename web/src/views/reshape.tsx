@@ -4,7 +4,9 @@ import { page } from "../store";
 import { AdvicePart } from "./reshape_advice";
 import { HeadsPart } from "./reshape_heads";
 import { LivePart } from "./reshape_live";
+import { PlanPart } from "./reshape_plan";
 import { ReceiptsPart } from "./reshape_receipts";
+import { TrainingPart } from "./reshape_training";
 import "./reshape.css";
 
 export function ReshapeView(): JSX.Element {
@@ -18,9 +20,11 @@ export function ReshapeView(): JSX.Element {
         </p>
       </header>
       {page.value.live !== null && <LivePart host={page.value.live} />}
+      <PlanPart />
       <HeadsPart />
       <AdvicePart advice={page.value.advice} />
       <ReceiptsPart receipts={page.value.receipts} />
+      <TrainingPart />
     </div>
   );
 }

@@ -1,10 +1,11 @@
 /** Importance and bottlenecks: a number for every head, or for every layer, and the heads at both ends. */
 import type { JSX } from "preact";
 import { useState } from "preact/hooks";
+import { addressed } from "../addressed";
 import { Choice, Picker } from "../controls";
 import type { Exam } from "../contract";
 import { Figure } from "../figure";
-import { Words } from "../formula";
+import { Words } from "../words";
 import { Bars } from "../plot";
 import {
   alongDepth,
@@ -106,10 +107,11 @@ interface Judged {
   href?: string;
 }
 
+const chosen = addressed<string>("reshape", "judge", "");
+
 export function HeadsPart(): JSX.Element {
-  const [chosen, choose] = useState("");
   const there = JUDGEMENTS.filter(({ name }) => judged(exam.value, name).length > 0);
-  const measured = there.find(({ name }) => name === chosen) ?? there[0];
+  const measured = there.find(({ name }) => name === chosen.value) ?? there[0];
   const missing = ["ablation", "importance", "bottleneck", "redundancy"].filter(
     (measure) => !there.some(({ name }) => name.startsWith(`${measure}.`)) && !doesNotApply(exam.value, measure),
   );
@@ -122,7 +124,7 @@ export function HeadsPart(): JSX.Element {
             label="Measure"
             options={there.map(({ name, title }) => ({ value: name, text: title }))}
             value={measured.name}
-            onChange={choose}
+            onChange={(name) => (chosen.value = name)}
           />
           <Measured key={measured.name} judgement={measured} />
         </>

@@ -4,6 +4,7 @@ import type { Interval, Receipt } from "../contract";
 import { Figure, type Table } from "../figure";
 import { containsOne, digits, percent, whole, signed } from "../readings";
 import { exam, page } from "../store";
+import { Timeline } from "./reshape_timeline";
 import { LossDots } from "./loss_dots";
 
 export function ReceiptsPart({ receipts }: { receipts: Receipt[] }): JSX.Element {
@@ -13,13 +14,16 @@ export function ReceiptsPart({ receipts }: { receipts: Receipt[] }): JSX.Element
       {receipts.length === 0 ? (
         <NoReceipts />
       ) : (
-        <ol class="columns reshape-receipts">
-          {receipts.map((receipt, place) => (
-            <li key={place}>
-              <ReceiptCard receipt={receipt} place={place} />
-            </li>
-          ))}
-        </ol>
+        <>
+          <Timeline receipts={receipts} />
+          <ol class="columns reshape-receipts">
+            {receipts.map((receipt, place) => (
+              <li key={place}>
+                <ReceiptCard receipt={receipt} place={place} />
+              </li>
+            ))}
+          </ol>
+        </>
       )}
     </section>
   );
@@ -56,6 +60,13 @@ function ReceiptCard({ receipt, place }: { receipt: Receipt; place: number }): J
       words={said(receipt)}
       table={() => tableOf(receipt)}
     >
+      {receipt.warnings.length > 0 && (
+        <ul class="reshape-warnings" aria-label="Warnings">
+          {receipt.warnings.map((warning) => (
+            <li key={warning}>{warning}</li>
+          ))}
+        </ul>
+      )}
       {receipt.loss_at_length !== null && (
         <>
           <p class="small">Loss on {textsOf(receipt.loss_at_length.tokens)}</p>
@@ -119,12 +130,14 @@ function said({ loss: ofSentences, loss_at_length: long, objective }: Receipt): 
   const loss = long ?? ofSentences;
   const where = long === null ? "" : ` on ${textsOf(long.tokens)}`;
   const [expected, came] = [loss.predicted - loss.before, loss.after - loss.before];
+  const rise = loss.intervals?.rise ?? null;
+  const sure = rise === null ? "" : ` (95 % interval of the change ${signed(rise[0])} to ${signed(rise[1])})`;
   const healed =
     loss.healed === null
       ? ""
       : ` Healing brought it to ${digits(loss.healed)}, ${loss.healed <= loss.before ? "below" : "above"} the original loss.`;
   return (
-    `The loss (${objective})${where} was predicted to ${moves(expected)} and ${came === expected ? "did so" : moved(came)}: ` +
+    `The loss (${objective})${where} was predicted to ${moves(expected)} and ${came === expected ? "did so" : moved(came)}${sure}: ` +
     `the prediction was off by ${digits(Math.abs(loss.after - loss.predicted))}.${healed}`
   );
 }

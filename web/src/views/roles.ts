@@ -14,17 +14,18 @@ const ROLES: Record<string, Role> = {
   previous: { name: "previous token", sign: "prev", does: "attends to the previous token" },
   next: { name: "next token", sign: "next", does: "attends to the next token" },
   self: { name: "the token itself", sign: "self", does: "attends to the token itself" },
-  first: { name: "first token", sign: "first", does: "attends to the first token" },
-  delimiter: { name: "delimiters", sign: "delim", does: "attends to delimiters, such as [SEP] or a full stop" },
+  first: { name: "rests on the first token", sign: "rests", does: "rests on the first token" },
+  delimiter: { name: "rests on delimiters", sign: "rests", does: "rests on delimiters, such as [SEP]" },
   syntactic: { name: "syntactic head", sign: "syntax", does: "attends to the syntactic head of each word" },
   rare: { name: "rarest token", sign: "rare", does: "attends to the rarest token of the sentence" },
   duplicate: { name: "same token elsewhere", sign: "same", does: "attends to the same token at other positions" },
   induction: {
     name: "induction",
     sign: "induct",
-    does: "attends to the token that followed an earlier copy of this token (induction)",
+    does: "continues what was repeated: attends to the token that followed an earlier copy of this token (induction)",
   },
-  uniform: { name: "all tokens evenly", sign: "uniform", does: "attends to all tokens almost evenly" },
+  retrieval: { name: "retrieval", sign: "retrv", does: "finds in a text what is to be copied (retrieval)" },
+  aligns: { name: "aligns two texts", sign: "aligns", does: "joins the tokens of two texts that belong together" },
   none: { name: "no clear role", sign: "–", does: "no clear role" },
 };
 
@@ -47,9 +48,22 @@ function atOffset(offset: number, kind: Kind): Role {
   return { name: where, sign, does: `attends ${where}` };
 }
 
-/** "" where roles were not measured. */
+/** The role of a head behind the sinks, or else where it rests; "" where roles were not measured. */
 export function labelOf(exam: Exam, head: HeadName): string {
+  const label = roleLabel(exam, head);
+  const sink = sinkOf(exam, head);
+  return label === "none" && sink !== "" ? sink : label;
+}
+
+/** What a head does behind the sinks; "none" without a role, "" where roles were not measured. */
+export function roleLabel(exam: Exam, head: HeadName): string {
   return String(ofHead(exam, "roles.label", head) ?? "");
+}
+
+/** "first" or "delimiter" for a head that rests there; "" for others. */
+export function sinkOf(exam: Exam, head: HeadName): string {
+  const sink = String(ofHead(exam, "roles.sink", head) ?? "none");
+  return sink === "none" ? "" : sink;
 }
 
 export function hasRoles(exam: Exam): boolean {
@@ -65,14 +79,39 @@ export function roleName(label: string, kind: Kind): string {
   return roleOf(label, kind).name;
 }
 
+/** "attends to the previous token" */
+export function roleDoes(label: string, kind: Kind): string {
+  return label === "none" ? "no clear role" : roleOf(label, kind).does;
+}
+
 export function roleSign(label: string, kind: Kind): string {
   return roleOf(label, kind).sign;
 }
 
-/** "attends to the previous token: 0.93 of its attention; uniform attention would give 0.08" */
+/** "attends to the previous token: 0.93 of its attention; even attention would give 0.08; rests on the first token" */
 export function roleSentence(exam: Exam, head: HeadName): string | null {
   const label = labelOf(exam, head);
   if (label === "") return null;
+  const sink = sinkOf(exam, head);
+  const second = String(ofHead(exam, "roles.second", head) ?? "none");
+  return [
+    ...(label === sink ? [] : [scoredRole(exam, head, label)]),
+    ...(second === "none" ? [] : [`also ${roleOf(second, head.kind).does}`]),
+    ...(sink === "" ? [] : [restSentence(exam, head, sink)]),
+  ].join("; ");
+}
+
+/** "rests on the first token: 0.61 of its attention, 0.17 of its effect" */
+function restSentence(exam: Exam, head: HeadName, sink: string): string {
+  const parts = [
+    [ofHead(exam, `sinks.${sink}`, head), "attention"],
+    [ofHead(exam, `sinks.${sink}_effect`, head), "effect"],
+  ] as const;
+  const known = parts.flatMap(([share, of]) => (typeof share === "number" ? [`${digits(share)} of its ${of}`] : []));
+  return `${roleOf(sink, head.kind).does}${known.length > 0 ? `: ${known.join(", ")}` : ""}`;
+}
+
+function scoredRole(exam: Exam, head: HeadName, label: string): string {
   const { does } = roleOf(label, head.kind);
   const score = ofHead(exam, "roles.score", head);
   const baseline = ofHead(exam, "roles.baseline", head);
@@ -80,10 +119,7 @@ export function roleSentence(exam: Exam, head: HeadName): string | null {
   if (label === "syntactic") {
     return `${does}: right for ${digits(score)} of the tokens; one fixed offset would be right for ${digits(baseline)}`;
   }
-  if (label === "uniform") {
-    return `${does}: as if it averaged over ${digits(score)} of the tokens it can attend to (1: all of them)`;
-  }
-  return `${does}: ${digits(score)} of its attention; uniform attention would give ${digits(baseline)}`;
+  return `${does}: ${digits(score)} of its attention there; even attention would give ${digits(baseline)}`;
 }
 
 /** "" where structure was not measured. */
@@ -93,7 +129,7 @@ export function formOf(exam: Exam, head: HeadName): string {
 
 const FORMS: Record<string, string> = {
   zero: "map of zeros",
-  uniform: "uniform",
+  even: "even attention",
   identity: "diagonal",
   offset: "shifted diagonal",
   column: "one column",
@@ -140,7 +176,7 @@ export function noFormSentence(exam: Exam, head: HeadName): string | null {
   if (closest === "" || closest === "none" || share === null) return "no structured form";
   const explained = Number(ofHead(exam, "structure.explained", head));
   if (explained <= 0) return "no structured form fits it: each has a larger error than a map of zeros";
-  if (closest === "uniform") return `no structured form; uniform attention explains ${share}`;
+  if (closest === "even") return `no structured form; even attention explains ${share}`;
   const name = closestName(exam, head, closest);
   const reason = explained < 0.5 ? "no pattern explains half of it" : "no pattern is worth its complexity";
   return `${reason}; the closest, ${name}, explains ${share}`;

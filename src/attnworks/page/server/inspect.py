@@ -22,10 +22,10 @@ from attnworks.models.decoding import BeamStep, beam
 from attnworks.models.decoding.translate import max_target_tokens, spelled_step
 from attnworks.models.modes import inference_mode
 from attnworks.page.sentences import PageSentence
-from attnworks.text.passages import Passage
+from attnworks.text.passages import Passage, Text
 from attnworks.text.tokenizers import MIN_TEXT_TOKENS, HuggingFaceReader, VocabularyReader
 from attnworks.text.tokens import Batch, TokenRow, collate, count_rarity
-from attnworks.text.vocabulary import BOS, EOS, PAD
+from attnworks.text.vocabulary import BOS, EOS, PAD, UNK
 from attnworks.traces.layer import LayerTrace, StreamTrace
 from attnworks.traces.subject import LayerHook, Subject
 from attnworks.traces.text import TokenizedText
@@ -212,6 +212,27 @@ def _largest(P: Float[Tensor, " w"]) -> list[tuple[int, float]]:
     """The largest probabilities with their places, the largest first."""
     p, places = P.topk(min(OUTPUTS_SHOWN, len(P)))
     return list(zip(places.tolist(), p.tolist(), strict=True))
+
+
+def unknown_words(subject: Subject, passage: Passage) -> list[str]:
+    """The words between blanks that the vocabulary of a model lacks, in their order, each once."""
+    reader = subject.source
+    if isinstance(reader, VocabularyReader):
+        unknown: int | None = UNK
+    else:
+        assert isinstance(reader, HuggingFaceReader)
+        unknown = reader.tokenizer.unk_token_id if isinstance(reader.tokenizer.unk_token_id, int) else None
+    words = dict.fromkeys(passage.source.text.split())
+    return [word for word in words if unknown is not None and unknown in reader.read(Text(word)).text_ids]
+
+
+def embedding_cosine(before: Float[Tensor, "1 i e"], after: Float[Tensor, "1 i e"]) -> float:
+    """cos(m, m') of the mean token vectors of one sentence, by which sentence embeddings are compared.
+
+    Source: mean pooling and cosine of Reimers and Gurevych 2019.
+    """
+    wide = torch.promote_types(before.dtype, torch.float32)
+    return float(torch.cosine_similarity(before.to(wide).mean(1), after.to(wide).mean(1)))
 
 
 def relative_change(before: Float[Tensor, "b i e"], after: Float[Tensor, "b i e"]) -> float:

@@ -7,13 +7,14 @@ import math
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from torch import Tensor
 
 from attnworks.core.errors import UsageError
 from attnworks.exam.examination import Examination
 from attnworks.exam.examiner import ExamSettings, run_examination
+from attnworks.exam.measures import choose_measures, layers_without_weights
 from attnworks.models.modes import inference_mode
 from attnworks.page.blobs import rounded
 from attnworks.page.contents import Contents, PageExam, exam_contents, exam_label, page_contents
@@ -24,9 +25,11 @@ from attnworks.page.server.inspect import (
     SentenceInput,
     SentencePass,
     describe_output,
+    embedding_cosine,
     inspect_sentence,
     read_sentence,
     relative_change,
+    unknown_words,
 )
 from attnworks.page.server.questions import Changes, Question
 from attnworks.page.server.queue import RecentItems
@@ -50,6 +53,15 @@ class Answer:
     hidden: Tensor
 
 
+class Change(NamedTuple):
+    """The outputs before and after edits, |X' - X| / |X| of the last stream, and the cosine of sentence embeddings."""
+
+    before: ModelOutput
+    after: ModelOutput
+    moved: float
+    cosine: float
+
+
 class LiveModel:
     """A model with its edited copies, for one thread at a time.
 
@@ -69,6 +81,7 @@ class LiveModel:
         if text is None:
             text = self._shortened(subject.example_text or grammar_passages(1)[0].source.text)
         self.text = text
+        self._measures = live_measures(subject)
         self._answers: RecentItems[str, Answer] = RecentItems(SENTENCES_REMEMBERED)
         self._inputs: RecentItems[tuple[str, Changes], SentenceInput] = RecentItems(SENTENCES_REMEMBERED)
         passage = self._passage(text)
@@ -117,11 +130,23 @@ class LiveModel:
         output, hidden = describe_output(subject, read, inspected.outputs), inspected.outputs.hidden
         if before is None:
             self._answers.put(passage.source.text, Answer(read, output, hidden))
-            return _outputs(output, output, 0.0), inspected
+            return self._outputs(passage, Change(output, output, 0.0, 1.0)), inspected
         if read is not before.read:  # compare the residual streams of the same target
             with inference_mode(subject.model):
                 hidden = subject.run(before.read.batch(subject)).hidden
-        return _outputs(before.output, output, relative_change(before.hidden, hidden)), inspected
+        moved, cosine = relative_change(before.hidden, hidden), embedding_cosine(before.hidden, hidden)
+        return self._outputs(passage, Change(before.output, output, moved, cosine)), inspected
+
+    def _outputs(self, passage: Passage, change: Change) -> dict[str, Any]:
+        """The `Outputs` of the page; the cosine is that of models that only encode."""
+        return {
+            "words": change.after.words,
+            "before": [output._asdict() for output in change.before.outputs],
+            "after": [output._asdict() for output in change.after.outputs],
+            "moved": change.moved,
+            "cosine": change.cosine if self.base.abilities.kind == "encoder" else None,
+            "unknown": unknown_words(self.base, passage),
+        }
 
     def _answer(self, passage: Passage) -> Answer:
         """The output of the original model, from the cache if it is there."""
@@ -148,7 +173,8 @@ class LiveModel:
         if read.written is not None:
             subject = subject.with_targets([read.written.row])
         about = {"name": "this sentence"}
-        exam = run_examination(subject, [passage], ExamSettings(), about=about, receipts=self.receipts)
+        settings = ExamSettings(None if changes else self._measures, probe=False)
+        exam = run_examination(subject, [passage], settings, about=about, receipts=self.receipts)
         return replace(exam, notes=tuple(note for note in exam.notes if not note.startswith("roles.")))
 
     def _passage(self, text: str) -> Passage:
@@ -176,17 +202,18 @@ class LiveModel:
         return " ".join(words)
 
 
+def live_measures(subject: Subject) -> tuple[str, ...] | None:
+    """The default measures and `importance`, whose backward pass lets the page predict what cutting heads does.
+
+    None, the default, for models without attention weights, for which not all of these apply.
+    """
+    if layers_without_weights(subject.model):
+        return None
+    return (*(measure.name for measure in choose_measures(None)), "importance")
+
+
 def _reply(
     exam: Mapping[str, Any], outputs: dict[str, Any] | None, blobs: Mapping[str, str], began: float
 ) -> dict[str, Any]:
     seconds = time.perf_counter() - began
     return {"exam": exam, "outputs": rounded(outputs), "blobs": blobs, "seconds": rounded(seconds)}
-
-
-def _outputs(before: ModelOutput, after: ModelOutput, change: float) -> dict[str, Any]:
-    return {
-        "words": after.words,
-        "before": [output._asdict() for output in before.outputs],
-        "after": [output._asdict() for output in after.outputs],
-        "moved": change,
-    }

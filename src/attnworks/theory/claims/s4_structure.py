@@ -78,7 +78,7 @@ def three_kinds_of_heads(draw: Draws, n: int = 17) -> ClaimResult:
         "identity": identity_map(n, dtype=F64),
         "band": sample_band(n, 2, 2, 0.0, draw.generator, dtype=F64),
         "columns": column_blocks(n, [ColumnBlock(1, 5, 3), ColumnBlock(7, 6, 9)], dtype=F64),
-        "uniform": torch.full((n, n), 1 / n, dtype=F64),
+        "even": torch.full((n, n), 1 / n, dtype=F64),
     }
     noisy = [0.9 * P + 0.1 / n for P in kinds.values()]
     found = fit(torch.stack(noisy), families=("zero", *kinds)).names
