@@ -75,10 +75,9 @@ browser:
 	      || echo "no Chromium could be installed"; \
 	  fi
 
-# The page of all claims, and what the claims tab shows, made from their checks.
-docs: .venv/ready web/node_modules/.package-lock.json
+# The table of all claims, made from their checks.
+docs: .venv/ready
 	$(BIN)/python -m attnworks.theory > docs/claims.md
-	$(WITH_NODE) && $(BIN)/python -m attnworks.theory --data | node web/formulas.mjs
 
 # Side by side with named peers, which live in an environment of their own.
 bench: .venv-bench/ready

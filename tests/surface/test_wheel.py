@@ -47,7 +47,7 @@ def test_everything_is_inside(wheel: Path) -> None:
         metadata = archive.read(about).decode()
         assert any(name.endswith("licenses/LICENSE") for name in archive.namelist())
     assert inside == files
-    page = {f"attnworks/page/{name}" for name in ("page.js", "page.css", "claims.json")}
+    page = {f"attnworks/page/{name}" for name in ("page.js", "page.css")}
     assert page | {"attnworks/py.typed", "attnworks/text/grammar/__init__.py"} <= inside
     assert f"Version: {attnworks.__version__}\n" in metadata and "Requires-Python: >=3.11\n" in metadata
 
