@@ -38,7 +38,8 @@ def by_ablation(context: ReshapeContext, units: Sequence[PruneUnit], cut: int) -
 
     waiting = [(float(harm.mean()), number, 0) for number, harm in enumerate(harms)]
     halves = (order(HALVES[0]), order(HALVES[1])) if len(whole) > 1 else None
-    return Order(_greedy(context, units, cut, waiting, float(whole.mean())), halves)
+    read_all = len(whole) == sum(map(len, context.calibration.text.batches))
+    return Order(_greedy(context, units, cut, waiting, float(whole.mean())), halves, read_all=read_all)
 
 
 def _greedy(

@@ -16,7 +16,7 @@ from attnworks.models.modes import eval_mode, frozen_weights
 from attnworks.reshape.contract import ReshapeContext
 from attnworks.reshape.pruning.distances import distance_of
 from attnworks.reshape.pruning.order import HALVES, Order
-from attnworks.reshape.pruning.ranked_text import ranked_text
+from attnworks.reshape.pruning.ranked_text import ranked_text, reads_all
 from attnworks.reshape.surgery import PruneUnit
 from attnworks.text.tokens import Batch
 from attnworks.traces.edits import OpenGatesHook
@@ -112,7 +112,8 @@ def by_curvature(context: ReshapeContext, units: Sequence[PruneUnit], cut: int) 
     gates = GateGradients(context, units, rounds=math.ceil(cut / _per_round(units)))
     first = gates.gradients([])
     one, other = (first.quadratic(half).least(range(len(units)), len(units)) for half in HALVES)
-    return Order(_rounds(gates, first), ([units[number] for number in one], [units[number] for number in other]))
+    halves = [units[number] for number in one], [units[number] for number in other]
+    return Order(_rounds(gates, first), halves, read_all=reads_all(context.calibration))
 
 
 def _per_round(units: Sequence[PruneUnit]) -> int:

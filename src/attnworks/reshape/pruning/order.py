@@ -43,15 +43,21 @@ class Agreement(NamedTuple):
 class Order:
     """Units in the order in which they are cut.
 
-    coming    the units; they are computed while the order is read, and remembered
-    halves    the order by each half of the sentences, where it is known: for rankings that are refined as units go, the
-              order of the first round
+    coming     the units; they are computed while the order is read, and remembered
+    halves     the order by each half of the sentences, where it is known: for rankings that are refined as units go,
+               the order of the first round
+    read_all   whether the ranking read all of the calibration text, so that more text would make it better
     """
 
     def __init__(
-        self, coming: Iterable[PruneUnit], halves: tuple[Sequence[PruneUnit], Sequence[PruneUnit]] | None = None
+        self,
+        coming: Iterable[PruneUnit],
+        halves: tuple[Sequence[PruneUnit], Sequence[PruneUnit]] | None = None,
+        *,
+        read_all: bool = True,
     ) -> None:
         self._coming, self._known, self._halves = iter(coming), list[PruneUnit](), halves
+        self._read_all = read_all
 
     def __iter__(self) -> Iterator[PruneUnit]:
         place = 0
@@ -70,3 +76,8 @@ class Order:
             return None
         one, other = ({*half[:cut]} for half in self._halves)
         return Agreement(len(one & other) / cut, cut / len(self._halves[0]))
+
+    def warnings(self, cut: int) -> tuple[str, ...]:
+        """That the text is too small to choose `cut` units, if its halves disagree and all of it was read."""
+        agreement = self.agreement(cut)
+        return (agreement.warning,) if agreement is not None and not agreement.certain and self._read_all else ()

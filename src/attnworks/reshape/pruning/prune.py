@@ -117,10 +117,8 @@ class Prune(Reshape):
         if agreement is not None:
             facts |= {"ranking_agreement": agreement.same, "ranking_agreement_by_chance": agreement.chance}
         heads = {str(slot): HeadMap(before=len(before[slot]), after=tuple(kept)) for slot, kept in new.left.items()}
-        warnings = () if agreement is None or agreement.certain else (agreement.warning,)
-        return ReshapeResult(
-            to_standard(new.model), done, rise, facts, others, left_out, heads, warnings=warnings
-        )  # fmt: skip
+        warnings = order.warnings(len(cut))
+        return ReshapeResult(to_standard(new.model), done, rise, facts, others, left_out, heads, warnings=warnings)
 
     def ordered(self, context: ReshapeContext, units: Sequence[PruneUnit]) -> tuple[Order, list[PruneUnit]]:
         """An order of all units, and those of them that go."""

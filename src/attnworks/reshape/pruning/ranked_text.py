@@ -36,12 +36,23 @@ def ranked_text(text_loss: TextLoss, seed: int) -> TextLoss:
     return replace(text_loss, text=in_small_batches(text))
 
 
+def reads_all(text_loss: TextLoss) -> bool:
+    """Whether heads are ranked on all of this text."""
+    text = text_loss.text
+    return _step(in_windows(text) if isinstance(text_loss.objective, NextToken) else text) == 1
+
+
 def some_texts(text: TokenizedText) -> TokenizedText:
     """Texts of all lengths, evenly chosen in the order of their lengths, with about RANKED_TOKENS tokens."""
+    return text.part(slice(None, None, _step(text)))
+
+
+def _step(text: TokenizedText) -> int:
+    """One text of this number is ranked on."""
     lengths = [sum(len(rows[index]) for rows in text.sides) for index in _order(text)]
     fitting = int(RANKED_TOKENS * len(lengths) / sum(lengths))
     wanted = min(max(fitting, MIN_RANKED_TEXTS), MAX_RANKED_TEXTS)
-    return text.part(slice(None, None, max(1, -(-len(lengths) // wanted))))
+    return max(1, -(-len(lengths) // wanted))
 
 
 def in_windows(text: TokenizedText) -> TokenizedText:
