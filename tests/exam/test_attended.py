@@ -24,7 +24,8 @@ from attnworks.exam.measures import choose_measures
 from attnworks.exam.statistics import Accumulator
 from attnworks.text.passages import from_texts
 from attnworks.traces.subject import open_subject
-from tests.exam_helpers import LINES, PAIRS, tiny_folder
+from tests.exam_helpers import LINES, PAIRS, tiny_folder, tiny_tokenizer
+from tests.tiny_models import TINY
 
 NAMES = ["bert", "gpt2", "bart"]
 
@@ -63,6 +64,24 @@ def test_shares_are_those_of_whole_maps(name: str) -> None:
             received = pin.maps[slot][head].double().sum(0)
             received[list(pin.sinks[slot])] = 0.0
             assert percent == pytest.approx((100 * received / received.sum()).tolist(), abs=1.0)
+
+
+def test_even_attention_sees_what_a_window_sees() -> None:
+    """Against the masks of a sliding window: shares of keys if all queries spread evenly what is not on the sinks."""
+    model: Any = TINY["mistral"].build(sliding_window=3)
+    exam = examine(model, LINES, tokenizer=tiny_tokenizer("mistral"), measures=["roles"], pin=LINES, probe=False)
+    slot, expected = Slot("decoder", 1), defaultdict[str, float](float)
+    for pin in exam.pins:
+        n = len(pin.tokens)
+        sees = torch.ones(n, n).tril().triu(-2)
+        sees[:, list(pin.sinks[slot])] = 0.0
+        even = (sees / sees.sum(-1, keepdim=True).clamp_min(1)).sum(0)
+        for token, weight in zip(pin.tokens, (even / even.sum()).tolist(), strict=True):
+            expected[token] += weight / len(exam.pins)
+    assert exam.attended is not None
+    for head in range(2):
+        tokens = exam.attended.tokens[HeadId(slot, head)]
+        assert tokens and all(one.even == pytest.approx(expected[one.text], abs=1e-6) for one in tokens)
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -130,7 +130,7 @@ def test_roles_are_grouped_and_the_best_is_named() -> None:
     texts = said(by_head("roles.label", labels), by_head("roles.score", scores))
     assert set(texts) == {
         "3 heads attend to the previous token: content matters little, so a fixed form may replace them; "
-        "try attnworks project (head 0.2 most, 0.940 of the attention behind the sinks)",
+        "try attnworks project (most in head 0.2: 0.940 of the attention behind the sinks)",
         "head 1.0 continues what was repeated (induction): without it the model may not copy from its context, "
         "so keep it (0.700 of the attention behind the sinks)",
         "head 1.2 attends 2 tokens back: content matters little, so a fixed form may replace it; "
@@ -162,10 +162,11 @@ def test_heads_that_rest_without_labels() -> None:
     few = said(by_head("sinks.first", [[0.6, 0.1], [0.7, NAN]]))
     assert few == [
         "2 of 3 heads rest on the first token: a place for attention that is not needed elsewhere, "
-        "so look at what their rest does (65 % of their attention there)"
+        "so look at where the rest of their attention goes (65 % of their attention there)"
     ]
     (one,) = said(by_head("sinks.first", [[0.6, 0.1]]))
-    assert one.startswith("head 0.0 rests on the first token: ") and "its rest does (60 % of its attention" in one
+    assert one.startswith("head 0.0 rests on the first token: ")
+    assert one.endswith("so look at where the rest of its attention goes (60 % of its attention there)")
     assert said(by_head("sinks.first", [[0.5]])) == []
 
 
@@ -178,8 +179,8 @@ def test_heads_that_rest_and_what_they_add() -> None:
     assert said(rests, shares, effects, elsewhere, delimiters) == [
         "3 of 6 heads rest on the first token: 2 of them (0.2, 1.1) do little else, so try attnworks prune "
         "(60 % of their attention, 30 % of their effect there)",
-        "head 1.0 rests on delimiters: a place for attention that is not needed elsewhere, so look at what its rest "
-        "does (70 % of its attention there)",
+        "head 1.0 rests on delimiters: a place for attention that is not needed elsewhere, so look at where the "
+        "rest of its attention goes (70 % of its attention there)",
     ]
 
 
@@ -196,7 +197,7 @@ def test_heads_with_a_role_are_not_called_idle() -> None:
 def test_heads_that_average() -> None:
     assert said(by_head("roles.evenness", [[0.95, 0.4, 0.91]])) == [
         "2 of 3 heads attend to all tokens nearly evenly, as untrained heads do: they may not have learned yet, or a "
-        "mean of all tokens may replace them (head 0.0 most, evenness 0.950)"
+        "mean of all tokens may replace them (most in head 0.0: evenness 0.950)"
     ]
     assert said(by_head("roles.evenness", [[0.89]])) == []
 
@@ -207,20 +208,28 @@ def test_second_roles_are_counted_after_the_first() -> None:
         by_head("roles.score", [[0.5, 0.3]]),
     )  # fmt: skip
     (rare,) = (text for text in texts if text.startswith("2 heads attend to the rarest token"))
-    assert "(head 0.1 most, 0.300 of" in rare
+    assert "(most in head 0.1: 0.300 of" in rare
     assert any(text.startswith("head 0.0 attends to the previous token") for text in texts)
 
 
 @pytest.mark.parametrize(
-    ("after", "words"),
-    [(12.0, "cannot copy from its context, so keep it"), (2.6, "copies less well from its context"),
-     (2.1, "still copies from its context")],
-)  # fmt: skip
-def test_what_is_copied_without_induction_heads(after: float, words: str) -> None:
-    losses = [stated("probes.copy_loss", (), [2.0]), stated("probes.copy_loss_without", (), [after])]
+    ("first", "copied", "after", "words"),
+    [
+        (14.0, 2.0, 12.0, "without it the model cannot copy from its context, so keep it; "),
+        (11.0, 6.0, 11.0, "without it the model cannot copy from its context, so keep it; "),
+        (14.0, 2.0, 5.0, "without it the model copies less well from its context; "),
+        (14.0, 2.0, 2.1, "without it the model still copies from its context; "),
+        (12.0, 0.01, 0.03, "without it the model still copies from its context; "),
+        (12.0, 11.9, 11.95, "but the model does not copy random tokens; "),
+    ],
+)
+def test_what_is_copied_without_induction_heads(first: float, copied: float, after: float, words: str) -> None:
+    """By the share of what copying saves that is left, not by a ratio of losses."""
+    names = {"first_loss": first, "copy_loss": copied, "copy_loss_without": after}
+    losses = [stated(f"probes.{name}", (), [value]) for name, value in names.items()]
     (text,) = said(by_head("roles.label", [["induction", "none"]]), *losses)
-    assert text.startswith(f"head 0.0 continues what was repeated (induction): without it the model {words}")
-    assert f"loss on repeated random tokens 2.00, without it {after:.3g}"[:44] in text
+    numbers = f"loss on repeated random tokens {format_number(copied)}, without it {format_number(after)}"
+    assert text == f"head 0.0 continues what was repeated (induction): {words}{numbers}"
 
 
 def test_heads_whose_content_decides_are_not_offered_for_projection() -> None:
@@ -263,7 +272,7 @@ def test_saturation_is_no_spreading() -> None:
     jacobian = by_head("saturation.jacobian", [[0.003, 0.02, 0.01]])
     assert said(jacobian, by_head("saturation.max_weight", [[0.99, 0.95, 0.02]])) == [
         "2 heads attend to almost one key per query and hardly learn any more: little gradient reaches their scores, "
-        "so to train further, scale their queries down (head 0.0 most, mean Jacobian norm 0.003)"
+        "so to train further, scale their queries down (most in head 0.0: mean Jacobian norm 0.003)"
     ]
     alone = by_head("saturation.max_weight", [[0.99, 0.5, 0.02]])
     (text,) = said(jacobian, alone)

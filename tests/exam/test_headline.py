@@ -128,11 +128,11 @@ def test_copying_with_induction_heads() -> None:
     def loss(name: str, value: float) -> Reading:
         return Reading(f"probes.{name}", "decoder", (), (torch.tensor(value, dtype=torch.float64),), "", "")
 
-    before, after = loss("copy_loss", 1.0), loss("copy_loss_without", 5.0)
-    headline = headline_of(Readings([labels, before, after]))
+    first, before, after = loss("first_loss", 6.0), loss("copy_loss", 1.0), loss("copy_loss_without", 5.0)
+    headline = headline_of(Readings([labels, first, before, after]))
     assert headline.text == "Without its two induction heads it cannot copy from its context."
     assert headline.evidence == "loss on repeated random tokens 1.00, without 2 induction heads 5.00"
-    assert "cannot" not in said(labels, before, loss("copy_loss_without", 1.05))
+    assert "cannot" not in said(labels, first, before, loss("copy_loss_without", 3.0))
     assert said(labels) == "Two induction heads continue what was repeated."
 
 

@@ -20,8 +20,8 @@ from torch import Tensor
 import attnworks
 from attnworks.core.places import HeadId, Slot
 from attnworks.exam.examination import Examination
-from attnworks.exam.measures.labels import PROBE_ATTENTION
 from attnworks.exam.probes import run_probes
+from attnworks.exam.probes.roles import PROBE_ATTENTION
 from attnworks.text.grammar import grammar_passages
 from tests.exam_helpers import minilm
 from tests.model_helpers import the

@@ -15,7 +15,7 @@ from attnworks.exam.lineage import HeadMap
 from attnworks.exam.probes import run_probes
 from attnworks.hf.tiny import tiny_model
 from attnworks.hf.tiny_text import tiny_tokenizer as tokenizer_of_its_ids
-from attnworks.reshape.probed import ProbedChange, ProbedModel, probe
+from attnworks.reshape.probed import NOT_PROBED, ProbedChange, ProbedModel, ProbeResult, probe, probe_warnings
 from attnworks.reshape.receipt import Receipt
 from attnworks.traces.subject import Subject, wrap
 from tests.exam_helpers import LINES, TINY, tiny_tokenizer
@@ -80,6 +80,21 @@ def test_copying_is_told_without_lost_heads(copy_loss: float, told: list[str]) -
     assert [*change.sentences({})] == told
 
 
+def test_probes_that_fail_on_the_new_model_are_a_warning() -> None:
+    (warning,) = probe_warnings(ProbeResult(BEFORE), ProbeResult(failure="RuntimeError: no memory"))
+    assert "on the new model (RuntimeError: no memory)" in warning
+    assert probe_warnings(ProbeResult(BEFORE), ProbeResult(BEFORE)) == () == probe_warnings(NOT_PROBED, NOT_PROBED)
+
+
+@pytest.mark.parametrize("saved", [0.01, 1.3])
+def test_a_little_that_a_model_saves_by_accident_is_no_copying(saved: float) -> None:
+    """Less than a tenth of the loss on random tokens, which models with random weights save too."""
+    before = replace(BEFORE, heads={}, first_loss=14.0, copy_loss=14.0 - saved)
+    assert [*ProbedChange(before=before, after=replace(before, copy_loss=14.1)).sentences({})] == []
+    before = replace(BEFORE, heads={}, first_loss=14.0, copy_loss=12.0)
+    assert len([*ProbedChange(before=before, after=replace(before, copy_loss=14.1)).sentences({})]) == 1
+
+
 def test_a_model_that_never_copied_loses_no_copying() -> None:
     before = replace(BEFORE, heads={"retrieval": ("dec.0.1",)}, copy_loss=14.3)
     change = ProbedChange(before=before, after=after(14.9))
@@ -110,16 +125,18 @@ def test_a_receipt_names_lost_roles_and_old_or_forged_ones_are_read_too() -> Non
 @pytest.mark.parametrize("name", ["gpt2", "llama"])
 def test_receipts_of_language_models_carry_the_probes(name: str) -> None:
     who = subject(name)
-    stages: list[str] = []
+    told: list[tuple[str, int]] = []
 
     def tell(stage: str, done: int, total: int) -> None:
-        stages.append(stage)
+        assert 0 <= done <= total
+        told.append((stage, done))
 
     new, receipt = attnworks.prune(who, LINES * 4, heads="0.0,1.2", heal=2, progress=tell)
-    assert receipt.probes is not None and receipt.probes.healed is not None and stages.count("running probes") == 3
+    assert receipt.probes is not None and receipt.probes.healed is not None
+    assert told.count(("running probes", 0)) == 3 and max(done for stage, done in told if stage == "running probes") > 1
     found = run_probes(new)
     assert receipt.probes.healed.copy_loss == pytest.approx(found.copy_loss, rel=1e-6)
-    assert receipt.probes.before == probe(who, 0)
+    assert receipt.probes.before == probe(who, 0).probes
     assert "loss on the same tokens repeated" in receipt._repr_html_()
 
 
@@ -131,7 +148,7 @@ def test_other_models_are_not_probed(name: str) -> None:
 
 def test_a_model_with_too_few_positions_is_not_probed() -> None:
     model: Any = TINY["gpt2"].build(n_positions=6)
-    assert probe(wrap(model, tiny_tokenizer("gpt2")), 0) is None
+    assert probe(wrap(model, tiny_tokenizer("gpt2")), 0) == NOT_PROBED
 
 
 def test_a_model_that_fails_on_probes_is_reshaped_without_them() -> None:
@@ -139,13 +156,16 @@ def test_a_model_that_fails_on_probes_is_reshaped_without_them() -> None:
     who = wrap(model, tokenizer_of_its_ids(model))
     with pytest.raises(ValueError, match="Sequence Length"):
         run_probes(who)
-    assert probe(who, 0) is None
+    found = probe(who, 0)
+    assert found.probes is None and str(found.failure).startswith("ValueError: ")
+    (warning,) = probe_warnings(found, found)
+    assert "ValueError" in warning and "before the change" in warning
 
 
 def test_positions_of_mpt_are_known() -> None:
     model: Any = tiny_model("mpt").model
     who = wrap(model, tokenizer_of_its_ids(model))
-    assert who.max_length == model.config.max_seq_len and probe(who, 0) is not None
+    assert who.max_length == model.config.max_seq_len and probe(who, 0).probes is not None
 
 
 @pytest.mark.slow

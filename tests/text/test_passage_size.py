@@ -62,6 +62,16 @@ def test_a_long_text_is_split_between_words() -> None:
     assert len(sizes) > 1 and PASSAGE_TOKENS // 2 < max(sizes) <= PASSAGE_TOKENS
 
 
+def test_a_split_text_keeps_its_blanks_and_line_ends() -> None:
+    text = "\n\n    ".join(f"{line}\tx" for line in LINES * 6)
+    found = PassageSize.of(reader_of("words")).join([Passage(Text(text))])
+    assert len(found) > 1 and all("\n\n    " in passage.source.text for passage in found)
+    begin = 0
+    for passage in found:
+        begin = text.index(passage.source.text, begin) + len(passage.source.text)
+    assert text.split() == [word for passage in found for word in passage.source.text.split()]
+
+
 def test_prose_in_passages_of_512_tokens() -> None:
     size = PassageSize.of(HuggingFaceReader(mini_lm(), 512))
     sizes = [size.reader.count(passage.source) for passage in size.join(open_corpus("pydoc", pairs=200).train)]

@@ -13,6 +13,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from attnworks.core.places import HeadId, Kind, Slot
+from attnworks.exam.measures.pointers import Sight
 from attnworks.text.tokens import Tokens
 from attnworks.traces.rows import LayerRows, sink_keys
 from attnworks.traces.subject import Side, Subject
@@ -152,7 +153,7 @@ class AttendedSums:
     def __init__(self, text: TokenizedText) -> None:
         self.text = text
         self.layers: dict[Slot, _Sums] = {}
-        self._known: dict[Kind, tuple[Tokens, _Keys]] = {}
+        self._known: dict[Kind, tuple[Sight, _Keys]] = {}
         self._counts = [Counter(id for row in rows for id in row.ids) for rows in text.sides]
         self.types = [
             sorted(sorted(counts), key=lambda id, of=counts: -of[id])[:MAX_TOKEN_TYPES] for counts in self._counts
@@ -190,22 +191,20 @@ class AttendedSums:
 
     def _keys(self, rows: LayerRows) -> _Keys:
         known = self._known.get(rows.slot.kind)
-        if known is not None and known[0] is rows.keys:
+        if known is not None and known[0].fits(rows):
             return known[1]
-        keys, queries = rows.keys, rows.queries
+        keys = rows.keys
         table, rest = (
             self._places[self.side_of_keys(rows.slot.kind)],
             len(self.types[self.side_of_keys(rows.slot.kind)]),
         )
         types = [[table.get(id, rest) for id in ids] for ids in keys.ids.tolist()]
         behind = keys.real & ~sink_keys(keys)
-        sees = behind[:, None, :] & queries.real[:, :, None]  # [b i j]
-        if rows.slot.kind == "decoder":
-            sees = sees & torch.ones_like(sees[0]).tril()
-        weights = sees.double() / sees.sum(-1, keepdim=True).clamp_min(1)
-        even = weights.sum(1) / weights.sum((1, 2)).clamp_min(1e-9)[:, None]
+        sight = Sight.of(rows, behind)
+        received = sight.received_evenly(without_choice=True)
+        even = received / received.sum(-1, keepdim=True).clamp_min(torch.finfo(torch.float64).tiny)
         found = _Keys(torch.tensor(types, device=even.device), behind, even, self._examples_in(rows))
-        self._known[rows.slot.kind] = keys, found
+        self._known[rows.slot.kind] = sight, found
         return found
 
     def _examples_in(self, rows: LayerRows) -> dict[int, int]:

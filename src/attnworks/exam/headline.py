@@ -9,7 +9,7 @@ from typing import Any
 from attnworks.core.display import format_number
 from attnworks.core.places import KINDS, HeadId, Kind, Slot
 from attnworks.exam.findings.capacity import NEGLIGIBLE_LOSS_CHANGE
-from attnworks.exam.findings.roles import EVEN_ATTENTION, FAILED_COPY, POSITION_ROLES, roles_of_heads
+from attnworks.exam.findings.roles import EVEN_ATTENTION, POSITION_ROLES, copying_without_induction, roles_of_heads
 from attnworks.exam.findings.streams import MEAN_COSINE_ALIKE, MIN_RESIDUAL_SHARE, RESIDUAL_DROP
 from attnworks.exam.findings.words import percent_of
 from attnworks.exam.reading import STACK_NAMES, ModelReadings, Readings, role_group
@@ -199,18 +199,19 @@ def _has_cross(labels: dict[HeadId, str]) -> bool:
 def _copying(model: ModelReadings) -> Iterator[HeadlineFact]:
     """What the model copies with its induction heads and without them, where probes measured it."""
     heads = [head for head, roles in roles_of_heads(model).items() if "induction" in roles]
-    losses = [model.readings.of(f"probes.{name}") for name in ("copy_loss", "copy_loss_without")]
     if not heads:
         return
-    count = f"{number_words(len(heads))} induction head{'s' * (len(heads) > 1)}"
-    if not all(losses):
+    count, copying = (
+        f"{number_words(len(heads))} induction head{'s' * (len(heads) > 1)}",
+        copying_without_induction(model),
+    )
+    if copying is None:
         verb = "continue" if len(heads) > 1 else "continues"
         yield HeadlineFact("copying", f"{count} {verb} what was repeated", 0.3, f"{len(heads)} have the role induction")
-        return
-    before, after = (float(found[0].tensor) for found in losses)
-    evidence = f"loss on repeated random tokens {format_number(before)}, without {len(heads)} induction heads "
-    evidence += format_number(after)
-    if after > FAILED_COPY * before:
+    elif copying.is_lost:
+        without = copying.first_loss - copying.changed_saved
+        evidence = f"loss on repeated random tokens {format_number(copying.copy_loss)}, "
+        evidence += f"without {len(heads)} induction heads {format_number(without)}"
         yield HeadlineFact("copying", f"without its {count} it cannot copy from its context", 0.65, evidence)
 
 

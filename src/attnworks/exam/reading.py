@@ -409,6 +409,14 @@ def joined_with_and(parts: list[str]) -> str:
     return parts[0] if len(parts) == 1 else f"{', '.join(parts[:-1])} and {parts[-1]}"
 
 
+NEAR_OFFSET_NAMES = {-1: "previous", 0: "self", 1: "next"}
+
+
+def offset_role(offset: int, kind: Kind) -> str:
+    """The label of attention at this offset. In cross-attention, no token of the other text is the previous one."""
+    return f"offset {offset}" if kind == "cross" else NEAR_OFFSET_NAMES.get(offset, f"offset {offset}")
+
+
 def role_group(label: str) -> str:
     """The label under which heads are counted together: `offset` for every offset."""
     return "offset" if label.startswith("offset ") else label

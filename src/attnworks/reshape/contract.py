@@ -93,9 +93,13 @@ class Reshape:
     def make(self, context: ReshapeContext) -> ReshapeResult:
         raise NotImplementedError
 
-    def again(self, done: Mapping[str, str]) -> Reshape:
-        """The reshape that repeats what was `done`; it differs from this one if this one chose by measured times."""
-        del done
+    def again(self, done: Mapping[str, str], heads: Mapping[str, HeadMap]) -> Reshape:
+        """The reshape that repeats what a receipt says; it differs from this one if this one chose by measured times.
+
+        done     what was done where
+        heads    which head became which
+        """
+        del done, heads
         return self
 
 

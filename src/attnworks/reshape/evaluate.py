@@ -17,7 +17,7 @@ from attnworks.hf.anatomy import HFPart
 from attnworks.hf.cut.keep import computed_heads
 from attnworks.models.modes import inference_mode
 from attnworks.reshape.losses import Losses, LossesAtLength, LossIntervals
-from attnworks.reshape.probed import ProbedChange, ProbedModel, probe
+from attnworks.reshape.probed import NOT_PROBED, ProbedChange, ProbeResult, probe
 from attnworks.reshape.receipt import Figures
 from attnworks.reshape.surgery import attention_parts, groups_in
 from attnworks.traces.loss import TextLoss
@@ -38,14 +38,14 @@ class Evaluation:
     embeddings     normalised means of the last residual stream
     bleu           None without references, and of a model that does not write, or whose losses are not finite
     long_losses    of sentences that were joined into longer texts, if there are any
-    probes         of a causal language model
+    probed         what a causal language model does on the probes
     """
 
     losses: Float[Tensor, " n"]
     embeddings: Float[Tensor, "n e"]
     bleu: float | None
     long_losses: Float[Tensor, " m"] | None = None
-    probes: ProbedModel | None = None
+    probed: ProbeResult = NOT_PROBED
 
     @property
     def loss(self) -> float:
@@ -128,9 +128,8 @@ def _compared(
 
 def compare_probes(before: Evaluation, after: Evaluation, healed: Evaluation | None) -> ProbedChange | None:
     """The probes of the model before, after and healed, if it could be probed."""
-    if before.probes is None or after.probes is None:
-        return None
-    return ProbedChange(before=before.probes, after=after.probes, healed=None if healed is None else healed.probes)
+    first, second, last = before.probed.probes, after.probed.probes, None if healed is None else healed.probed.probes
+    return None if first is None or second is None else ProbedChange(before=first, after=second, healed=last)
 
 
 def compare_scores(before: Evaluation, after: Evaluation, healed: Evaluation | None) -> dict[str, Figures]:

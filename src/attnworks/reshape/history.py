@@ -308,7 +308,8 @@ def replay(
 
 def repeat(receipt: Receipt, on: str, out: Path, *, tell: Progress = silent, remarks: bool = True) -> Receipt:
     """Apply the reshape of a receipt to another model, and tell remarks on how that model was opened."""
-    reshape, healing = parse(RESHAPES[receipt.reshape], receipt.asked, "asked").again(receipt.done), receipt.healing
+    asked, healing = parse(RESHAPES[receipt.reshape], receipt.asked, "asked"), receipt.healing
+    reshape = asked.again(receipt.done, receipt.heads)
     settings = ReshapeSettings(
         receipt.objective, healing.steps, healing.learning_rate, healing.batch_tokens, healing.seed, healing.by
     )

@@ -9,11 +9,14 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from attnworks.core.display import Progress, silent
-from attnworks.core.errors import AttnworksError
+from attnworks.core.errors import AttnworksError, printable
 from attnworks.exam.lineage import HeadMap
 from attnworks.exam.probes import run_probes
+from attnworks.exam.probes.copying import Copying
+from attnworks.exam.probes.texts import NEEDLES, SEQUENCES
 from attnworks.traces.subject import Subject
 
 ROLES = {
@@ -23,11 +26,11 @@ ROLES = {
     "retrieval": "retrieval",
 }
 """The roles of which a receipt tells how many heads are gone, in words."""
-COPIES_HARDLY, COPIES_WELL = 1 / 3, 0.9
-"""A model hardly copies, or copies as well as before, if it keeps this share of what copying saved before."""
 WORTH_TELLING = 0.25
 """Fewer heads may cross the threshold of a role by chance, where little was changed."""
 LONGEST_HEAD_NUMBER = 6
+STAGE, PROBE_SEQUENCES = "running probes", 2 * SEQUENCES + NEEDLES
+"""The name of the stage in the progress, and how many sequences it runs at most."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,7 +109,7 @@ class ProbedChange:
         """What was lost, in words: roles that lost a share of WORTH_TELLING, and the copying of text."""
         copies, said = self._copying(), False
         for lost in self.lost(heads):
-            worse = lost.role == "induction" and copies is not None and copies[0] < COPIES_WELL
+            worse = lost.role == "induction" and copies is not None and copies[0]
             if lost.lost < WORTH_TELLING * lost.had and not worse:
                 continue
             more = ""
@@ -115,21 +118,22 @@ class ProbedChange:
             if lost.role == "retrieval" and self.before.needle_loss is not None and self.last.needle_loss is not None:
                 more = f" (loss on a copied needle {self.before.needle_loss:.3g} -> {self.last.needle_loss:.3g})"
             yield f"{lost.words}{more}."
-        if copies is not None and not said and copies[0] < COPIES_WELL:
+        if copies is not None and not said and copies[0]:
             yield f"The model {copies[1]}."
 
-    def _copying(self) -> tuple[float, str] | None:
-        """The share of what copying saved that is kept, and what that means; None if the model did not copy before."""
-        before, now = self.before.copying, self.last.copying
-        if before is None or now is None or not before > 0:
+    def _copying(self) -> tuple[bool, str] | None:
+        """Whether copying is harmed, and what is left of it in words; None if the model did not copy before."""
+        before, last = self.before, self.last
+        if before.first_loss is None or before.copy_loss is None or last.copying is None:
             return None
-        kept = now / before
-        how = "still copies from its context"
-        if kept < COPIES_WELL:
-            how = "copies less well from its context"
-        if kept < COPIES_HARDLY:
+        copying = Copying(before.first_loss, before.copy_loss, last.copying)
+        if not copying.copies:
+            return None
+        how = "copies less well from its context" if copying.is_harmed else "still copies from its context"
+        if copying.is_lost:
             how = "hardly copies from its context any more"
-        return kept, f"{how} (loss on repeated tokens {self.before.copy_loss:.3g} -> {self.last.copy_loss:.3g})"
+        numbers = f"loss on repeated tokens {before.copy_loss:.3g} -> {last.copy_loss:.3g}"
+        return copying.is_harmed, f"{how} ({numbers})"
 
     def out_of_range(self) -> str | None:
         """The first loss that is no number, in words; None if there is none."""
@@ -140,22 +144,56 @@ class ProbedChange:
         return None
 
 
-def probe(subject: Subject, seed: int, tell: Progress = silent) -> ProbedModel | None:
-    """The probes of a causal language model; None for other models, and for one that they do not suit.
+class ProbeResult(NamedTuple):
+    """What a model does on the probes, or why they failed; both are None for a model that they do not suit."""
 
-    That may be a model whose own code fails on texts of their length: the reshape itself needs none of them.
+    probes: ProbedModel | None = None
+    failure: str | None = None
+
+
+NOT_PROBED = ProbeResult()
+
+
+def probe(subject: Subject, seed: int, tell: Progress = silent) -> ProbeResult:
+    """The probes of a causal language model.
+
+    They do not suit other models, nor one with few positions or tokens. A model's own code may fail on texts of their
+    length; the reshape itself needs none of them, so that it does not fail with them.
     """
     if subject.abilities.kind != "decoder" or not subject.abilities.vocabulary:
-        return None
-    tell("running probes", 0, 1)
+        return NOT_PROBED
+    done = 0
+
+    def advance(sequences: int) -> None:
+        nonlocal done
+        done += sequences
+        tell(STAGE, min(done, PROBE_SEQUENCES - 1), PROBE_SEQUENCES)
+
+    tell(STAGE, 0, PROBE_SEQUENCES)
     try:
-        found = run_probes(subject, seed=seed)
-    except (AttnworksError, ArithmeticError, LookupError, RuntimeError, ValueError):
-        return None
+        found = run_probes(subject, seed=seed, advance=advance)
+    except AttnworksError:
+        return NOT_PROBED
+    except (ArithmeticError, LookupError, RuntimeError, ValueError) as error:
+        return ProbeResult(failure=f"{type(error).__name__}: {printable(' '.join(str(error).split()))}")
     heads = {role: tuple(map(str, heads)) for role, heads in found.roles().items()}
-    return ProbedModel(
-        heads=heads, first_loss=found.first_loss, copy_loss=found.copy_loss, needle_loss=found.needle_loss
+    return ProbeResult(
+        ProbedModel(heads=heads, first_loss=found.first_loss, copy_loss=found.copy_loss, needle_loss=found.needle_loss)
     )
+
+
+def probe_warnings(before: ProbeResult, *later: ProbeResult) -> tuple[str, ...]:
+    """That the probes failed, so that the receipt cannot say which roles of heads are gone."""
+    if before.failure is not None:
+        return (
+            f"The probes failed on the model before the change ({before.failure}), so that roles of heads and copying "
+            "were not compared.",
+        )
+    failures = [result.failure for result in later if before.probes is not None and result.probes is None]
+    why = f" ({failures[0]})" if failures and failures[0] is not None else ""
+    if not failures:
+        return ()
+    return (f"The probes failed on the new model{why}: it may have lost roles of heads that the receipt cannot name.",)
 
 
 def _first_name(head: str, heads: Mapping[str, HeadMap]) -> str | None:

@@ -193,7 +193,9 @@ class Receipt:
         asked = self.asked
         if self.reshape == "prune":
             before, cut = (round(self.facts.get(name, 0)) for name in ("heads_before", "heads_cut"))
-            how = f"ranked by {asked.get('by')}" if asked.get("keep") is not None else str(asked.get("heads"))
+            named, budget = asked.get("heads"), asked.get("budget")
+            how = f"ranked by {asked.get('by')}" if named == "auto" else str(named)
+            how += f", budget {budget}" if budget is not None else ""
             return f"Cut {cut:,} of {counted(before, 'head')} ({how})"
         where = asked.get("heads") or asked.get("where") or asked.get("layers")
         how = f" ({'chosen automatically' if where == 'auto' else where})" if where else ""

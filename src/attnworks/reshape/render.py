@@ -72,6 +72,8 @@ def _nothing(receipt: Receipt) -> str:
         each = " of every layer" if asked.get("evenly") else ""
         why = f"a share of {asked['keep']:g} of the {receipt.facts.get('heads_before', 0):.0f} heads{each} rounds to "
         why += "all of them. Choose a smaller --keep"
+    elif receipt.reshape == "prune" and asked.get("budget") is not None:
+        why = f"the model is within the budget {asked['budget']} as it is. Choose a smaller --budget"
     return f"Nothing was changed{f': {why}' * bool(why)}."
 
 

@@ -31,6 +31,7 @@ from attnworks.reshape.evaluate import (
 from attnworks.reshape.heal import HEALING_TARGETS, LOWER_THE_RATE, OBJECTIVE, check_rate, heal
 from attnworks.reshape.long_texts import TrialText, longest
 from attnworks.reshape.losses import loss_warnings
+from attnworks.reshape.probed import probe_warnings
 from attnworks.reshape.receipt import BeforeAfter, HealReport, Receipt
 from attnworks.reshape.texts import TextSplit, text_facts
 from attnworks.text.passages import Passage
@@ -150,7 +151,11 @@ def run_reshape(
         numbers=(str(first.dtype).removeprefix("torch."), str(first.device)),
         fingerprint=(weights_fingerprint(subject.model), weights_fingerprint(made.model)),
         version=version("attnworks"),
-        warnings=(*made.warnings, *loss_warnings(loss, len(held_out.text.kept))),
+        warnings=(
+            *made.warnings,
+            *loss_warnings(loss, len(held_out.text.kept)),
+            *probe_warnings(before.probed, *(each.probed for each in (after, healed) if each is not None)),
+        ),
         probes=compare_probes(before, after, healed),
     )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
@@ -56,9 +57,10 @@ class PassageSize:
 
     def _pieces(self, text: str, most: int) -> Iterator[tuple[str, int]]:
         """The text, or parts with about equal numbers of words and at most this number of tokens, which come along."""
-        words, tokens = text.split(), self.reader.count(Text(text))
-        if len(words) < 2 or tokens <= most:
+        begins, tokens = [word.start() for word in re.finditer(r"\S+", text)], self.reader.count(Text(text))
+        if len(begins) < 2 or tokens <= most:
             yield text, tokens
             return
-        for half in (words[: len(words) // 2], words[len(words) // 2 :]):
-            yield from self._pieces(" ".join(half), most)
+        middle = begins[len(begins) // 2]
+        for half in (text[:middle].rstrip(), text[middle:]):
+            yield from self._pieces(half, most)

@@ -10,8 +10,8 @@ from torch import Tensor
 
 import attnworks
 from attnworks.exam.examination import Examination
-from attnworks.exam.measures.labels import PROBE_ATTENTION
 from attnworks.exam.probes import Probes, run_probes
+from attnworks.exam.probes.roles import PROBE_ATTENTION
 from attnworks.hf.subject import HFSubject
 from tests.exam.probes.probe_helpers import WORDS, copier, new_model, subject_of, tiny_subject, trained, word_tokenizer
 from tests.model_helpers import the

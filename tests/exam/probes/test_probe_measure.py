@@ -11,7 +11,8 @@ import attnworks
 from attnworks.core.places import HeadId, Slot
 from attnworks.exam.examination import Examination
 from attnworks.exam.examiner import ExamSettings, run_examination
-from attnworks.exam.measures.labels import PROBE_ATTENTION, heads_by_probe, label_heads
+from attnworks.exam.measures.labels import label_heads
+from attnworks.exam.probes.roles import PROBE_ATTENTION, heads_by_probe
 from attnworks.exam.probes.run import SPECS
 from attnworks.exam.reading import Reading, Readings
 from attnworks.text.passages import from_texts
@@ -130,14 +131,14 @@ def readings_of(**values: list[float]) -> Readings:
     ])  # fmt: skip
 
 
-def test_a_role_begins_at_a_third_of_the_attention() -> None:
+def test_a_role_begins_at_the_threshold() -> None:
     found = heads_by_probe(readings_of(
         offset=[0.31, 0.29, 0.7, 0.0], duplicate=[0.0, 0.0, 0.0, 0.29], induction=[0.0, 0.31, 0.8, 0.0],
         retrieval=[0.31, 0.9, 0.29, 0.0],
     ))  # fmt: skip
     heads = {role: [head.head for head in those] for role, those in found.items()}
     assert PROBE_ATTENTION == 0.3
-    assert heads == {"previous": [0, 2], "offset -2": [2], "induction": [1, 2], "retrieval": [0, 1]}
+    assert heads == {"previous": [0, 2], "offset -2": [2], "induction": [1, 2], "retrieval": [0]}
     assert found["previous"][0] == HeadId(Slot("decoder", 0), 0)
 
 

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from attnworks.cli import main
 from attnworks.core.errors import UsageError
+from attnworks.exam.lineage import HeadMap
 from attnworks.reshape.evaluate import parameter_count
 from attnworks.reshape.pruning import budget as module
 from attnworks.reshape.pruning.budget import Budget
@@ -143,12 +144,16 @@ def test_a_time_that_cannot_be_reached_is_refused(monkeypatch: pytest.MonkeyPatc
 
 
 def test_a_budget_of_time_is_replayed_by_the_heads_that_went() -> None:
-    done = {"enc.0": "5 -> 3 heads (0, 1, 4)", "dec.1": "2 -> 0 heads", "enc.2": "4 -> 1 head (3); attention is still"}
-    again = Prune(budget="time:0.8").again(done)
+    heads = {
+        "enc.0": HeadMap(before=5, after=(0, 1, 4)),
+        "dec.1": HeadMap(before=2, after=()),
+        "enc.2": HeadMap(before=4, after=(3,)),
+    }
+    again = Prune(budget="time:0.8").again({}, heads)
     assert again == Prune(heads="enc.0.2,enc.0.3,dec.1.0,dec.1.1,enc.2.0,enc.2.1,enc.2.2")
     for same in (Prune(budget=0.8), Prune(keep=0.5)):
-        assert same.again(done) is same
-    assert Prune(budget="time:1").again({}) == Prune(heads="none")
+        assert same.again({}, heads) is same
+    assert Prune(budget="time:1").again({}, {}) == Prune(heads="none")
 
 
 def test_on_the_command_line(tmp_path: Path) -> None:

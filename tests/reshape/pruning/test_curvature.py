@@ -225,6 +225,19 @@ def test_shrinking_lowers_the_error_of_few_draws_and_leaves_many_alone() -> None
         assert better or (found - plain).norm() < 0.01 * H.norm()
 
 
+@pytest.mark.parametrize("effect", [0.0, 1e-170])
+def test_a_unit_without_effect_changes_nothing_for_the_others(effect: float) -> None:
+    """Heads whose rows of W_O are zero, or nearly."""
+    draws = torch.randn(7, 1, 5, generator=torch.Generator().manual_seed(4), dtype=torch.float64)
+    more = torch.cat([draws, effect * draws[..., :1].flip(0)], -1)
+    found, alone = shrunk(more)[:5, :5], shrunk(draws)
+    assert not torch.equal(alone, torch.einsum("sdu,sdv->uv", draws, draws) / 7), "something is shrunk"
+    if effect:
+        assert bool(found.isfinite().all())
+    else:
+        torch.testing.assert_close(found, alone)
+
+
 @pytest.mark.parametrize("draws", [torch.zeros(3, 2, 5), torch.ones(1, 1, 1), torch.ones(1, 2, 4)], ids=str)
 def test_nothing_to_shrink(draws: Tensor) -> None:
     assert torch.equal(shrunk(draws.double()), (draws[0].T @ draws[0] / draws.shape[1]).double())
@@ -353,7 +366,7 @@ def test_the_order_follows_what_few_units_a_round_tell(monkeypatch: pytest.Monke
             layer.attention.W_O *= torch.tensor([1e-3, 2e-3, 4e-3])[:, None, None] * 8**number  # pyright: ignore[reportAttributeAccessIssue]
     monkeypatch.setattr(curvature, "distance_of", EveryDirection)
     monkeypatch.setattr(curvature, "MAX_DRAWS", D_E)
-    monkeypatch.setattr(curvature, "MIN_DRAWS", 10**6)
+    monkeypatch.setattr(curvature, "WANTED_DRAWS", 10**6)
     measured: list[int] = []
     for _ in units:
         left = [number for number in range(len(units)) if number not in measured]

@@ -368,10 +368,10 @@ def test_random_numbers_stay_as_they_were() -> None:
 
 def test_replaying_a_swap_puts_the_same_mechanisms_there(tmp_path: Path) -> None:
     """Whatever is faster today: the layers that were chosen then get what was chosen then."""
-    chosen = Swap(to=("linear",)).again({"enc.0": "linear", "dec.1": "window:window=2"})
+    chosen = Swap(to=("linear",)).again({"enc.0": "linear", "dec.1": "window:window=2"}, {})
     assert chosen.layers == "enc.0=linear dec.1=window:window=2" and chosen.to == ()
     assert set(chosen.heads(model_of()).values()) == {"linear", "window:window=2"}
-    assert Swap(to=("linear",)).again({}).heads(model_of()) == {}
+    assert Swap(to=("linear",)).again({}, {}).heads(model_of()) == {}
     with pytest.raises(UsageError, match="leave out to"):
         Swap(to=("linear",), layers="enc.0=linear")
 

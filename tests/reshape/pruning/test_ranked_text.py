@@ -8,7 +8,7 @@ import pytest
 
 from attnworks.exam.probes.texts import repeated_tokens
 from attnworks.reshape.pruning import ranked_text as module
-from attnworks.reshape.pruning.ranked_text import in_small_batches, in_windows, ranked_text, some_texts, with_repeats
+from attnworks.reshape.pruning.ranked_text import in_small_batches, ranked_text, windows, with_repeats
 from attnworks.text.passages import Passage, Text
 from attnworks.text.tokens import TokenRow
 from attnworks.traces.loss import TextLoss
@@ -36,18 +36,25 @@ def rows_of(text: TokenizedText) -> list[TokenRow]:
     return [text.sides[0][index] for batch in text.batches for index in batch]
 
 
+def ranked(text: TokenizedText) -> tuple[list[TokenRow], bool]:
+    """The rows that an encoder is ranked on, and whether they are all."""
+    subject = wrap(TINY["bert"].build(), tiny_tokenizer("bert"))
+    found, all_read = ranked_text(TextLoss(subject, choose_objective("mlm", subject.abilities), text), 0)
+    return rows_of(found.text), all_read
+
+
 def test_short_texts_are_limited_by_their_number_and_long_ones_by_their_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert 64 < len(rows_of(some_texts(text_of(509)))) <= 128
+    rows, all_read = ranked(text_of(509))
+    assert 64 < len(rows) <= 128 and not all_read
     monkeypatch.setattr(module, "RANKED_TOKENS", 600)
-    tokens = sum(map(len, rows_of(some_texts(text_of(509)))))
-    assert 300 < tokens <= 600
-    long = rows_of(some_texts(text_of(83, 97)))
+    assert 300 < sum(map(len, ranked(text_of(509))[0])) <= 600
+    long, _ = ranked(text_of(83, 97))
     assert module.MIN_RANKED_TEXTS // 2 < len(long) <= module.MIN_RANKED_TEXTS
-    assert rows_of(some_texts(text_of(5))) == rows_of(text_of(5))
+    assert ranked(text_of(5)) == (rows_of(text_of(5)), True)
 
 
 def test_texts_of_all_lengths_are_chosen() -> None:
-    found = rows_of(some_texts(text_of(509)))
+    found, _ = ranked(text_of(509))
     assert {len(each) for each in found} == {13, 14, 15}
     assert [len(each) for each in found] == sorted(len(each) for each in found)
 
@@ -60,36 +67,39 @@ def test_small_batches_hold_the_same_texts(monkeypatch: pytest.MonkeyPatch) -> N
     assert max(map(len, small.batches)) == 40 // 13 and len(small.batches) > len(text.batches)
 
 
-def test_windows_tile_long_texts(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_windows_tile_the_text_and_keep_special_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without its first token, a window would be read with another token as the sink of attention."""
     monkeypatch.setattr(module, "WINDOW", 7)
-    text, found = text_of(5, 4), in_windows(text_of(5, 4))
-    assert {len(each) for each in rows_of(found)} == {4, 6, 7}
-    for read in ("ids", "special", "word"):
-        whole, parts = (sorted(x for each in rows_of(of) for x in getattr(each, read)) for of in (text, found))
-        assert whole == parts
-    assert len({*found.kept}) == len(rows_of(found)) == found.passages
-    monkeypatch.setattr(module, "WINDOW", 8)
-    assert rows_of(in_windows(text)) == rows_of(text)
+    for length in (4, 5, 6, 11, 29):
+        whole = row(length, length)
+        parts = windows(whole)
+        assert max(map(len, parts)) <= 7 and max(map(len, parts)) - min(map(len, parts)) <= 1
+        assert all(part.ids[0] == OPEN and part.ids[-1] == CLOSE and sum(part.special) == 2 for part in parts)
+        for read in ("ids", "word"):
+            assert [x for part in parts for x in getattr(part, read)[1:-1]] == [*getattr(whole, read)[1:-1]]
+        assert len(parts) == -(-length // 5)
+    bare = TokenRow((3, 4, 5, 6, 7, 8, 9, 10), (False,) * 8, tuple(range(8)))
+    assert [part.ids for part in windows(bare)] == [(3, 4, 5, 6), (7, 8, 9, 10)]
+    assert windows(row(3, 5)) == [row(3, 5)]
 
 
 def test_repeats_are_an_eighth_of_the_texts_and_other_ones_than_those_of_the_probes() -> None:
     subject = wrap(TINY["gpt2"].build(), tiny_tokenizer("gpt2"))
-    text = subject.read([Passage(Text(line)) for line in LINES[:7]], batch_tokens=90)
-    found = with_repeats(text, subject, seed=3)
-    (repeat,) = (each for each in rows_of(found) if each not in rows_of(text))
+    rows = rows_of(subject.read([Passage(Text(line)) for line in LINES[:7]], batch_tokens=90))
+    found = with_repeats(rows, subject, seed=3)
+    (repeat,) = (each for each in found if each not in rows)
     probes = repeated_tokens(subject, seed=3, sequences=1)
-    again = rows_of(with_repeats(text, subject, seed=3))
     assert len(repeat) == len(probes.rows[0]) and repeat != probes.rows[0]
     first, second = (repeat.ids[part] for part in (probes.originals[0], probes.copies[0]))
-    assert first == second and repeat in again and len(again) == len(rows_of(text)) + 1
-    assert repeat not in rows_of(with_repeats(text, subject, seed=4))
+    assert first == second and repeat in with_repeats(rows, subject, seed=3) and len(found) == len(rows) + 1
+    assert repeat not in with_repeats(rows, subject, seed=4)
 
 
 def test_a_model_without_repeats_is_ranked_on_its_text(monkeypatch: pytest.MonkeyPatch) -> None:
     subject = wrap(TINY["gpt2"].build(), tiny_tokenizer("gpt2"))
-    text = subject.read([Passage(Text(line)) for line in LINES], batch_tokens=90)
+    rows = rows_of(subject.read([Passage(Text(line)) for line in LINES], batch_tokens=90))
     monkeypatch.setattr(type(subject), "max_length", property(lambda self: 5))
-    assert with_repeats(text, subject, seed=3) is text
+    assert with_repeats(rows, subject, seed=3) == rows
 
 
 @pytest.mark.parametrize(("family", "objective", "more"), [("gpt2", "lm", True), ("bert", "mlm", False)])
@@ -97,9 +107,9 @@ def test_only_causal_models_are_ranked_on_repeats(family: str, objective: str, m
     subject = wrap(TINY[family].build(), tiny_tokenizer(family))
     text = subject.read([Passage(Text(line)) for line in LINES], batch_tokens=90)
     text_loss = TextLoss(subject, choose_objective(objective, subject.abilities), text)
-    found = ranked_text(text_loss, 0)
+    found, _ = ranked_text(text_loss, 0)
     assert (len(rows_of(found.text)) > len(rows_of(text))) == more
     assert found.mean() > 0 and found.objective is text_loss.objective
     positions = subject.max_length
     assert positions is None or max(map(len, rows_of(found.text))) <= positions
-    assert ranked_text(replace(text_loss, text=text.part(slice(0, 1))), 0).mean() > 0
+    assert ranked_text(replace(text_loss, text=text.part(slice(0, 1))), 0)[0].mean() > 0

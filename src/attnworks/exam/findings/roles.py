@@ -19,13 +19,12 @@ from attnworks.exam.findings.words import (
     their,
     verb_for,
 )
-from attnworks.exam.measures.labels import probes_decide
+from attnworks.exam.probes.copying import Copying
+from attnworks.exam.probes.roles import ROLES_WITH_A_PROBE, probes_decide
 from attnworks.exam.reading import NO_ROLE, HeadValue, ModelReadings, role_group
 
 EVEN_ATTENTION = 0.9
 """A head averages all tokens if exp(entropy) is this share of the visible keys or more."""
-FAILED_COPY, HARMED_COPY = 2.0, 1.1
-"""A model cannot copy, or copies less well, if its loss on repeated tokens grows by these factors."""
 IDLE_EFFECT = 0.1
 """A head that rests and has no role does nothing else if less than this share of its effect comes from other tokens."""
 SINK_SHARE = 0.5
@@ -44,7 +43,6 @@ ROLE_SENTENCES = {
 }
 POSITION_ROLES = ("previous", "next", "self", "offset")
 CONTENT_ROLES = ("syntactic", "rare", "induction", "duplicate", "retrieval")
-PROBED_ROLES = ("previous", "next", "self", "offset", "induction", "duplicate", "retrieval")
 ROLES_BY_INTEREST = (
     "induction", "retrieval", "syntactic", "previous", "next", "duplicate", "rare", "self",
 )  # fmt: skip
@@ -79,7 +77,7 @@ def _by_role(model: ModelReadings) -> dict[str, list[HeadValue]]:
 def _role(model: ModelReadings, group: str, heads: list[HeadValue]) -> ExamFinding:
     does = _offsets(model, heads) if group == "offset" else ROLE_SENTENCES.get(group, f"has the label {group!r}")
     verb, _, what = does.partition(" ")
-    most = f"head {model.name_of(heads[0])} most, " if len(heads) > 1 else ""
+    most = f"most in head {model.name_of(heads[0])}: " if len(heads) > 1 else ""
     best = heads[0].value
     score = f" ({most}{_score(model, group, heads[0])})" if math.isfinite(best) else ""
     rank = ROLES_BY_INTEREST.index(group) / len(ROLES_BY_INTEREST) if group in ROLES_BY_INTEREST else 0.5
@@ -117,22 +115,33 @@ def _advice(model: ModelReadings, group: str, heads: list[HeadValue]) -> str:
 
 def _copying(model: ModelReadings, them: str) -> str:
     """What the model copies without its induction heads, where that was measured."""
-    losses = [model.readings.of(f"probes.{name}") for name in ("copy_loss", "copy_loss_without")]
-    if not all(losses):
+    copying = copying_without_induction(model)
+    if copying is None:
         return f"without {them} the model may not copy from its context, so keep {them}"
-    before, after = (float(found[0].tensor) for found in losses)
-    numbers = f"loss on repeated random tokens {format_number(before)}, without {them} {format_number(after)}"
-    if after > FAILED_COPY * before:
+    before, without = copying.copy_loss, copying.first_loss - copying.changed_saved
+    numbers = f"loss on repeated random tokens {format_number(before)}, without {them} {format_number(without)}"
+    if not copying.copies:
+        return f"but the model does not copy random tokens; {numbers}"
+    if copying.is_lost:
         return f"without {them} the model cannot copy from its context, so keep {them}; {numbers}"
-    copies = "copies less well" if after > HARMED_COPY * before else "still copies"
+    copies = "copies less well" if copying.is_harmed else "still copies"
     return f"without {them} the model {copies} from its context; {numbers}"
+
+
+def copying_without_induction(model: ModelReadings) -> Copying | None:
+    """What the model saves by copying, and what it saves without its induction heads; None if not measured."""
+    found = [model.readings.of(f"probes.{name}") for name in ("first_loss", "copy_loss", "copy_loss_without")]
+    if not all(found):
+        return None
+    first, copied, without = (float(readings[0].tensor) for readings in found)
+    return Copying(first, copied, first - without)
 
 
 def _score(model: ModelReadings, group: str, head: HeadValue) -> str:
     number = format_number(head.value)
     if group == "syntactic":
         return f"right for {number} of the tokens"
-    if group in PROBED_ROLES and probes_decide(model.readings, head.id.slot.kind):
+    if group in (*POSITION_ROLES, *ROLES_WITH_A_PROBE) and probes_decide(model.readings, head.id.slot.kind):
         return f"{number} of the attention on {'needles' if group == 'retrieval' else 'random tokens'}"
     return f"{number} of the attention behind the sinks"
 
@@ -185,7 +194,8 @@ def _resting(model: ModelReadings, sink: str, place: str, heads: list[HeadValue]
         which = "it" if len(heads) == 1 else f"{len(idle)} of them ({list_heads(model, idle)})"
         text += f": {which} {verb_for('does', idle)} little else, so try attnworks prune"
     else:
-        text += f": a place for attention that is not needed elsewhere, so look at what {their(heads)} rest does"
+        text += ": a place for attention that is not needed elsewhere, so look at where the rest of "
+        text += f"{their(heads)} attention goes"
     numbers = [f"{percent_of(sum(given) / len(given))} of {their(heads)} attention"] if given else []
     numbers += [f"{percent_of(sum(added) / len(added))} of {their(heads)} effect"] if added else []
     text += f" ({', '.join(numbers)} there)" if numbers else ""
@@ -201,6 +211,8 @@ def even_heads(model: ModelReadings) -> Iterator[ExamFinding]:
     if heads:
         text = f"{count_heads(model, heads, len(all_heads))} {verb_for('attends', heads)} to all tokens nearly evenly, "
         text += f"as untrained heads do: {'it' if len(heads) == 1 else 'they'} may not have learned yet, or a mean of "
-        text += f"all tokens may replace {'it' if len(heads) == 1 else 'them'} (head {model.name_of(heads[0])} most, "
+        text += (
+            f"all tokens may replace {'it' if len(heads) == 1 else 'them'} (most in head {model.name_of(heads[0])}: "
+        )
         text += f"evenness {format_number(heads[0].value)})"
         yield ExamFinding(text, 0.3 + 0.2 * len(heads) / len(all_heads), ("roles.evenness",), head_names(heads))

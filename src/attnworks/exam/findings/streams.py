@@ -48,7 +48,7 @@ def saturated_heads(model: ModelReadings) -> Iterator[ExamFinding]:
     flat = [head for head in model.heads("saturation.jacobian") if head.value < SATURATED_JACOBIAN]
     found = sorted((head for head in flat if top.get(head.id, 0.0) > ONE_KEY_WEIGHT), key=lambda head: head.value)
     if found:
-        most = f"head {model.name_of(found[0])} most, " if len(found) > 1 else ""
+        most = f"most in head {model.name_of(found[0])}: " if len(found) > 1 else ""
         their, learn, attend = ("its", "learns", "attends") if len(found) == 1 else ("their", "learn", "attend")
         does = _fixed_role(model, found[0]) if len(found) == 1 else ""
         text = f"{count_heads(model, found)} {does or f'{attend} to almost one key per query'} and hardly {learn} any "

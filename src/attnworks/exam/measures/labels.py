@@ -2,10 +2,11 @@
 
 A candidate of score s and baseline c gains (s - c) / (1 - c): 0 is chance and 1 is all attention. It is significant if
 the sentences show that its gain is above g = 0.2 (0.1 for syntax, whose baseline is stronger and whose score is an
-accuracy). The label is the significant candidate with the largest gain, the second role the next one; of equals, the
-first, and offsets come first. Without a significant candidate the label is `none`. The same test says whether a head
-rests on the first token or on delimiters, from its whole attention. Scores behind the sinks are shares of what a sink
-leaves, so they count only for heads that leave some: MIN_REST_SHARE of the attention, or of its effect.
+accuracy). The label is the significant candidate with the largest gain, the second role the next one. Of equal gains
+the candidate listed first wins; offsets are listed first. Without a significant candidate the label is `none`. The same
+test says whether a head rests on the first token or on delimiters, from its whole attention. Scores behind the sinks
+are shares of what a sink leaves, so they count only for heads that leave some: MIN_REST_SHARE of the attention, or of
+its effect.
 
 Where probes were run on a causal model, offsets, repeated tokens and induction are decided by them: on random
 tokens, neither content nor syntax can be mistaken for them. A head has such a role if the probe finds PROBE_ATTENTION
@@ -34,15 +35,14 @@ from jaxtyping import Bool, Float, Int
 from scipy.stats import t as student
 from torch import Tensor
 
-from attnworks.core.places import HeadId, Kind, Slot
-from attnworks.exam.reading import NO_ROLE, Reading, Readings
+from attnworks.core.places import Kind
+from attnworks.exam.probes.roles import ROLES_WITH_A_PROBE, DecidedRoles, probes_decide, roles_by_probe
+from attnworks.exam.reading import NO_ROLE, Reading, Readings, offset_role
 
 MIN_GAIN = 0.2
 MIN_SYNTACTIC_GAIN = 0.1
 MIN_REST_SHARE = 0.05
 """The least mean share of attention, or of its effect, behind the sinks of a head with a role there."""
-PROBE_ATTENTION = 0.3
-"""The mean attention in a probe from which a head has the role that the probe asks for."""
 FAMILY_WISE_ERROR = 0.05
 """The largest probability that a model gets any wrong label."""
 MIN_LABEL_SENTENCES = 3
@@ -51,12 +51,9 @@ RELIABLE_LABEL_SENTENCES = 30
 """Labels from fewer sentences are called unreliable. A score with a standard deviation of 0.25 over sentences has a
 95 % interval of +-0.09 with 30 of them, less than half of the least gain; with 8 it is +-0.21, as large as it."""
 
-NEAR_OFFSET_NAMES = {-1: "previous", 0: "self", 1: "next"}
 CHANCE_ROLE_READINGS = {"rare": "roles.rare", "duplicate": "roles.duplicate", "induction": "roles.induction"}
 ALIGNMENT_READINGS = ("sides.aligned", "sides.gold")
 SINK_READINGS = {"first": "sinks.first", "delimiter": "sinks.delimiter"}
-PROBED_ROLES = ("induction", "duplicate", "retrieval")
-"""Roles with a probe of their own, beside the offsets; a head of the first is not called one of the last, too."""
 
 
 class Labels(NamedTuple):
@@ -82,15 +79,6 @@ class Candidates(NamedTuple):
     baseline: Float[Tensor, "h c"]
     min_gain: float = MIN_GAIN
     allowed: Bool[Tensor, " h"] | None = None
-
-
-class Decided(NamedTuple):
-    """Roles of every head of a layer, and the gain of each: -inf where the head does not have it."""
-
-    names: tuple[str, ...]
-    score: Float[Tensor, "h c"]
-    baseline: Float[Tensor, "h c"]
-    gain: Float[Tensor, "h c"]
 
 
 class ChosenRoles(NamedTuple):
@@ -120,8 +108,11 @@ def label_heads(readings: Readings, syntactic_baseline: Mapping[Kind, tuple[Tens
     level = FAMILY_WISE_ERROR / max(1, sum(int(_tested(group).sum()) for group in groups))
     labels = {}
     for kind, layers in roles.items():
+        probed = probes_decide(readings, kind)
         chosen = [
-            choose_roles([*(decide(group, level) for group in some), *_by_probes(readings, kind, layer)])
+            choose_roles(
+                [*(decide(group, level) for group in some), *(roles_by_probe(readings, kind, layer) if probed else ())]
+            )
             for layer, some in enumerate(layers)
         ]
         rests = [choose_roles([decide(group, level) for group in some]).label for some in sinks[kind]]
@@ -143,7 +134,7 @@ def _behind_sinks(
     if not probed:
         found.append(_offsets(readings, kind, layer))
     for name, reading in CHANCE_ROLE_READINGS.items():
-        if f"{reading}@{kind}" in readings and not (probed and name in PROBED_ROLES):
+        if f"{reading}@{kind}" in readings and not (probed and name in ROLES_WITH_A_PROBE):
             chance = _tensor(readings[f"{reading}_chance@{kind}"].value[layer])
             found.append(_candidate(name, readings[f"{reading}@{kind}"], layer, chance))
     found += alignment_candidates(readings, kind, layer)
@@ -180,61 +171,12 @@ def _of_sinks(readings: Readings, kind: Kind, layer: int) -> list[Candidates]:
     return found
 
 
-def probes_decide(readings: Readings, kind: Kind) -> bool:
-    """Whether probes were run on causal attention. In an encoder, random tokens are no text that it was trained on."""
-    return kind == "decoder" and f"probes.offset@{kind}" in readings
-
-
-def _by_probes(readings: Readings, kind: Kind, layer: int) -> list[Decided]:
-    """The roles that probes decide, without retrieval of the heads that do induction, of which it is one case."""
-    groups = _probed(readings, kind, layer) if probes_decide(readings, kind) else []
-    by_name = {group.names[0]: group for group in groups}
-    if "induction" not in by_name or "retrieval" not in by_name:
-        return groups
-    gain = by_name["retrieval"].gain.masked_fill(by_name["induction"].gain > -torch.inf, -torch.inf)
-    return [group._replace(gain=gain) if group.names[0] == "retrieval" else group for group in groups]
-
-
-def _probed(readings: Readings, kind: Kind, layer: int) -> list[Decided]:
-    """Which heads have the roles that were probed."""
-    offset = readings[f"probes.offset@{kind}"]
-    names = tuple(_offset_name(int(place), kind) for place in offset.ticks["offset"])
-    found = [_decided_by_probe(names, offset, readings[f"probes.offset_chance@{kind}"], layer)]
-    for name in PROBED_ROLES:
-        if f"probes.{name}@{kind}" in readings:
-            reading, chance = readings[f"probes.{name}@{kind}"], readings[f"probes.{name}_chance@{kind}"]
-            found.append(_decided_by_probe((name,), reading, chance, layer))
-    return found
-
-
-def heads_by_probe(readings: Readings) -> dict[str, tuple[HeadId, ...]]:
-    """Role -> the heads that have it by the probes, also heads with several roles."""
-    found: dict[str, list[HeadId]] = {}
-    for offset in readings.of("probes.offset"):
-        for layer in range(len(offset.value)):
-            for group in _probed(readings, offset.kind, layer):
-                for head, place in (group.gain > -torch.inf).nonzero().tolist():
-                    found.setdefault(group.names[place], []).append(HeadId(Slot(offset.kind, layer), head))
-    return {role: tuple(heads) for role, heads in found.items()}
-
-
-def _decided_by_probe(names: tuple[str, ...], reading: Reading, chance: Reading, layer: int) -> Decided:
-    """Roles with PROBE_ATTENTION or more, if the interval is above chance."""
-    assert reading.interval is not None
-    score, low = (_tensor(part[layer]) for part in (reading.value, reading.interval[0]))
-    score, low = (values if values.dim() > 1 else values.unsqueeze(-1) for values in (score, low))
-    baseline = _tensor(chance.value[layer]).expand_as(score)
-    has = (score >= PROBE_ATTENTION) & (low > baseline)
-    gain = (score - baseline) / (1 - baseline).clamp_min(torch.finfo(score.dtype).tiny)
-    return Decided(names, score, baseline, torch.where(has, gain, -torch.inf))
-
-
-def decide(group: Candidates, level: float) -> Decided:
+def decide(group: Candidates, level: float) -> DecidedRoles:
     """Which candidates are significant at this level."""
-    return Decided(group.names, group.score, group.baseline, _significant_gain(group, level))
+    return DecidedRoles(group.names, group.score, group.baseline, _significant_gain(group, level))
 
 
-def choose_roles(groups: Sequence[Decided]) -> ChosenRoles:
+def choose_roles(groups: Sequence[DecidedRoles]) -> ChosenRoles:
     """For each head the two roles with the largest gains; `none` where it has fewer."""
     if not groups:
         return ChosenRoles((), torch.empty(0), torch.empty(0), ())
@@ -290,7 +232,7 @@ def _t_quantile(degrees: Int[Tensor, "h c"], level: float) -> Float[Tensor, "h c
 
 def _offsets(readings: Readings, kind: Kind, layer: int) -> Candidates:
     found, chance = readings[f"roles.offset@{kind}"], readings[f"roles.offset_chance@{kind}"]
-    names = tuple(_offset_name(int(offset), kind) for offset in found.ticks["offset"])
+    names = tuple(offset_role(int(offset), kind) for offset in found.ticks["offset"])
     score, spread, count = _folded(found, layer)
     return Candidates(names, score, spread, count, _tensor(chance.value[layer]).expand_as(score))
 
@@ -303,11 +245,6 @@ def _candidate(name: str, found: Reading, layer: int, baseline: Tensor, min_gain
 def _folded(found: Reading, layer: int) -> tuple[Tensor, Tensor, Tensor]:
     assert found.spread is not None and found.count is not None
     return _tensor(found.value[layer]), found.spread[layer], found.count[layer]
-
-
-def _offset_name(offset: int, kind: Kind) -> str:
-    """Cross-attention compares positions of two texts, where no token is the previous one."""
-    return f"offset {offset}" if kind == "cross" else NEAR_OFFSET_NAMES.get(offset, f"offset {offset}")
 
 
 def _tensor(row: Tensor | tuple[str, ...]) -> Tensor:

@@ -101,14 +101,21 @@ class Sight:
         number = where.sum(-1)
         return (even * where).sum(-1) / number.clamp_min(1), number > 0
 
+    def received_evenly(self, *, without_choice: bool = False) -> Float[Tensor, "b j"]:
+        """What each considered key receives under even attention, summed over queries; zero at other keys.
+
+        without_choice    also count queries that see one key only
+        """
+        counted = (self.visible > 0) & self.queries.real if without_choice else self.choice
+        running = _running(counted.double() / self.visible.clamp_min(1))
+        last = running.shape[1] - 1
+        begin = torch.arange(self.among.shape[1], device=self.among.device).clamp_max(last).expand_as(self.among)
+        recent = running.gather(-1, (begin + self.window).clamp_max(last)) - running.gather(-1, begin)
+        return torch.where(self.past, recent, running[:, -1:]) * self.among
+
     def largest_even(self) -> Float[Tensor, " b"]:
         """The largest mean attention of any one key under even attention, if all keys are considered."""
-        running = _running(self.even)
-        last = running.shape[1] - 1
-        begin = self.position.expand_as(self.visible)
-        recent = running.gather(-1, (begin + self.window).clamp_max(last)) - running.gather(-1, begin)
-        largest = torch.where(self.past, recent.amax(-1, keepdim=True), running[:, -1:])
-        return largest.squeeze(-1) / self.choice.sum(-1).clamp_min(1)
+        return self.received_evenly().amax(-1) / self.choice.sum(-1).clamp_min(1)
 
     def offsets(self, span: int) -> OffsetSight:
         seen = self.sees(near_keys(self.visible, span))

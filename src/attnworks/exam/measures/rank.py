@@ -188,7 +188,7 @@ def _largest_eigenvalue(G: Float[Tensor, "b i i"]) -> Float[Tensor, " b"]:
 
 
 def _mean_cosine(X: Float[Tensor, "b i e"], lengths: Float[Tensor, "b i"]) -> Float[Tensor, " b"]:
-    """(|sum_i u_i|^2 - n) / (n (n - 1)) for the unit rows u_i = x_i / |x_i|; a zero row has cosine 0 with all.
+    """(|sum_i u_i|^2 - n) / (n (n - 1)) for the unit rows u_i = x_i / |x_i|; zero rows are left out.
 
     Unlike a sum over X X^T built from differences of rows, it stays exact if one token is much larger than the others.
     """

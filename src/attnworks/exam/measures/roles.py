@@ -15,14 +15,13 @@ from attnworks.exam.measure import BY_HEAD, BY_LAYER, MEASURES, Measure, Measure
 from attnworks.exam.measures.labels import (
     FAMILY_WISE_ERROR,
     MIN_LABEL_SENTENCES,
-    PROBE_ATTENTION,
     RELIABLE_LABEL_SENTENCES,
     best_fixed_offset,
     label_heads,
-    probes_decide,
 )
 from attnworks.exam.measures.pointers import OffsetSight, Sight, after_same, near_keys, rarest, same_tokens
 from attnworks.exam.measures.sinks import KOBAYASHI, NO_EFFECTS
+from attnworks.exam.probes.roles import PROBE_ATTENTION, probes_decide
 from attnworks.exam.reading import Reading, Readings, sentences_are
 from attnworks.text.tokens import NO_WORD, Tokens
 from attnworks.traces.rows import LayerRows, sink_keys

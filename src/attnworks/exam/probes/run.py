@@ -13,6 +13,7 @@ from torch import Tensor
 
 from attnworks.core.places import HeadId, Kind, Slot
 from attnworks.exam.measure import BY_HEAD, BY_LAYER, PlacedSample, ReadingSpec, Sample
+from attnworks.exam.probes.roles import heads_by_probe
 from attnworks.exam.probes.texts import PERIOD, ProbeText, copied_needles, repeated_tokens
 from attnworks.exam.reading import Readings
 from attnworks.exam.statistics import Accumulator
@@ -27,7 +28,7 @@ FARTHEST = 16
 """The largest distance at which offsets are probed; copies are farther away wherever the model has room."""
 OLSSON, WU, ELHAGE = "Olsson et al. 2022", "Wu et al. 2024", "Elhage et al. 2021"
 OFFSETS = range(-FARTHEST, FARTHEST + 1)
-REPEATED = "repeated random tokens"
+REPEATED, EVEN = "repeated random tokens", "mean weight of the same keys if attention were even"
 
 SPECS = {
     spec.name: spec
@@ -37,19 +38,19 @@ SPECS = {
             ticks={"offset": tuple(map(float, OFFSETS))},
         ),
         ReadingSpec(
-            "probes.offset_chance", (*BY_LAYER, "offset"), "the same of even attention", ELHAGE,
+            "probes.offset_chance", (*BY_LAYER, "offset"), EVEN, ELHAGE,
             ticks={"offset": tuple(map(float, OFFSETS))},
         ),
         ReadingSpec("probes.duplicate", BY_HEAD, f"mean attention to the same token before, on {REPEATED}", OLSSON),
         ReadingSpec("probes.induction", BY_HEAD, f"mean attention to the token after it, on {REPEATED}", OLSSON),
         ReadingSpec("probes.retrieval", BY_HEAD, "mean attention to the next token of a needle that is copied", WU),
         *(
-            ReadingSpec(f"probes.{name}_chance", BY_LAYER, "the same of even attention", OLSSON)
+            ReadingSpec(f"probes.{name}_chance", BY_LAYER, EVEN, OLSSON)
             for name in ("duplicate", "induction", "retrieval")
         ),
         ReadingSpec("probes.first_loss", (), "mean loss on random tokens, before they are repeated", OLSSON),
         ReadingSpec("probes.copy_loss", (), "mean loss on random tokens when they are repeated", OLSSON),
-        ReadingSpec("probes.copy_loss_without", (), "the same without the induction heads", OLSSON),
+        ReadingSpec("probes.copy_loss_without", (), "the same loss with the induction heads off", OLSSON),
         ReadingSpec("probes.needle_loss", (), "mean loss on a needle when it is copied", WU),
     )
 }  # fmt: skip
@@ -71,8 +72,6 @@ class Probes:
 
     def roles(self) -> dict[str, tuple[HeadId, ...]]:
         """Role -> the heads that have it."""
-        from attnworks.exam.measures.labels import heads_by_probe  # all measures, of which one runs probes
-
         return heads_by_probe(self.readings)
 
     @property

@@ -21,12 +21,12 @@ from attnworks.traces.subject import Subject
 PERIOD, SEQUENCES, LONGEST_LEAD = 50, 16, 7
 """Tokens that are repeated, sequences, and the most random tokens before the first copy."""
 PERIOD_CHANGES = (-2, -1, 1, 2)
-"""How many tokens more a sequence repeats, in turn."""
+"""What is added to the period in sequences 0, 1, 2, 3, and in these numbers again."""
 NEEDLE, CONTEXT, NEEDLES = 8, 160, 8
 """Tokens of a needle, tokens of the text around it, and texts."""
 MIN_PERIOD, MIN_ORDINARY_TOKENS = 4, 8
-PROBE_BATCH_TOKENS = 640
-"""Tokens of a batch: the logits of a large vocabulary take most memory."""
+PROBE_BATCH_TOKENS, LOGITS_AT_ONCE = 640, 2**25
+"""Tokens of a batch, and fewer where the table of logits would have more numbers: it takes most memory."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,16 +35,19 @@ class ProbeText:
 
     copies      begin and end of the copy in each sequence
     originals   begin and end of what was copied
+    words       the size of the vocabulary; 0 if it is not known
     """
 
     rows: tuple[TokenRow, ...]
     copies: tuple[slice, ...]
     originals: tuple[slice, ...]
     pad: int
+    words: int = 0
 
     def batches(self) -> list[tuple[Batch, slice]]:
-        """Consecutive sequences of about PROBE_BATCH_TOKENS tokens, and which they are."""
-        size = max(1, PROBE_BATCH_TOKENS // max(map(len, self.rows)))
+        """Consecutive sequences of about PROBE_BATCH_TOKENS tokens or fewer, and which they are."""
+        tokens = min(PROBE_BATCH_TOKENS, LOGITS_AT_ONCE // max(self.words, 1))
+        size = max(1, tokens // max(map(len, self.rows)))
         parts = [slice(start, start + size) for start in range(0, len(self.rows), size)]
         return [(Batch(collate(self.rows[part], self.pad)), part) for part in parts]
 
@@ -89,7 +92,7 @@ def repeated_tokens(subject: Subject, *, seed: int = 0, period: int = PERIOD, se
         rows.append(_row(before, [*drawn, *drawn[ahead:]], after))
         originals.append(slice(begin, begin + own))
         copies.append(slice(begin + own, begin + 2 * own))
-    return ProbeText(tuple(rows), tuple(copies), tuple(originals), _pad(subject))
+    return ProbeText(tuple(rows), tuple(copies), tuple(originals), _pad(subject), _words(subject))
 
 
 def copied_needles(
@@ -122,7 +125,7 @@ def copied_needles(
         originals.append(slice(len(before) + place, len(before) + place + number))
         end = len(before) + context + 2 * number
         copies.append(slice(end - number, end))
-    return ProbeText(tuple(rows), tuple(copies), tuple(originals), _pad(subject))
+    return ProbeText(tuple(rows), tuple(copies), tuple(originals), _pad(subject), _words(subject))
 
 
 def _row(before: Sequence[int], ids: Sequence[int], after: Sequence[int]) -> TokenRow:
@@ -149,6 +152,10 @@ def _frame(subject: Subject) -> tuple[tuple[int, ...], tuple[int, ...]]:
 
 def _pad(subject: Subject) -> int:
     return _reader(subject).pad_id
+
+
+def _words(subject: Subject) -> int:
+    return max((size for size in subject.vocabulary_sizes if size is not None), default=0)
 
 
 def _reader(subject: Subject) -> TextReader:

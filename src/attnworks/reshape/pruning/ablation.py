@@ -9,13 +9,13 @@ from jaxtyping import Float
 from torch import Tensor
 
 from attnworks.reshape.contract import ReshapeContext
-from attnworks.reshape.pruning.order import HALVES, Order
+from attnworks.reshape.pruning.order import Order, RankedText
 from attnworks.reshape.surgery import PruneUnit, heads_off
 
 ABLATION_SENTENCES = 64
 """About this many sentences are used to measure the loss without a head."""
 
-Harm = tuple[float, int, int]
+LossRise = tuple[float, int, int]
 """By how much the loss rises, the number of the unit, and how many units were gone when it was measured."""
 
 
@@ -37,13 +37,12 @@ def by_ablation(context: ReshapeContext, units: Sequence[PruneUnit], cut: int) -
         ]
 
     waiting = [(float(harm.mean()), number, 0) for number, harm in enumerate(harms)]
-    halves = (order(HALVES[0]), order(HALVES[1])) if len(whole) > 1 else None
-    read_all = len(whole) == sum(map(len, context.calibration.text.batches))
-    return Order(_greedy(context, units, cut, waiting, float(whole.mean())), halves, read_all=read_all)
+    text = RankedText(len(whole), len(whole) == sum(map(len, context.calibration.text.batches)))
+    return Order(_greedy(context, units, cut, waiting, float(whole.mean())), order, text)
 
 
 def _greedy(
-    context: ReshapeContext, units: Sequence[PruneUnit], cut: int, waiting: list[Harm], now: float
+    context: ReshapeContext, units: Sequence[PruneUnit], cut: int, waiting: list[LossRise], now: float
 ) -> Iterator[PruneUnit]:
     gone: list[PruneUnit] = []
     heapq.heapify(waiting)

@@ -15,8 +15,8 @@ from attnworks.core.places import HeadId
 from attnworks.models.modes import eval_mode, frozen_weights
 from attnworks.reshape.contract import ReshapeContext
 from attnworks.reshape.pruning.distances import distance_of
-from attnworks.reshape.pruning.order import HALVES, Order
-from attnworks.reshape.pruning.ranked_text import ranked_text, reads_all
+from attnworks.reshape.pruning.order import Order, RankedText
+from attnworks.reshape.pruning.ranked_text import ranked_text
 from attnworks.reshape.surgery import PruneUnit
 from attnworks.text.tokens import Batch
 from attnworks.traces.edits import OpenGatesHook
@@ -25,7 +25,7 @@ from attnworks.training.objectives.contract import Outputs
 
 ROUNDS = 12
 """About this many rounds would rank all units."""
-MIN_DRAWS, MAX_DRAWS = 512, 3
+WANTED_DRAWS, MAX_DRAWS = 512, 3
 """Draws of a round over all sentences, as far as that needs no more than MAX_DRAWS for each sentence."""
 
 
@@ -77,9 +77,9 @@ def shrunk(draws: Float[Tensor, "s d u"]) -> Float[Tensor, "u u"]:
         M = G.T @ G / per_sentence
         H, squares = H + M / sentences, squares + M.square() / sentences
     variance = (squares - H.square()) / max(1, sentences - 1)
-    size = H.diagonal().clamp_min(torch.finfo(H.dtype).tiny)
-    weight = (1 - torch.eye(units, dtype=H.dtype)) / (size[:, None] * size)
-    error, signal = (variance * weight).sum(), (H.square() * weight).sum()
+    size = H.diagonal()
+    pairs = ((size[:, None] > 0) & (size > 0)).fill_diagonal_(False)  # a unit without effect has no correlations
+    error, signal = ((table / size[:, None] / size).where(pairs, 0.0).sum() for table in (variance, H.square()))
     kept = 1 - (error / signal).clamp(0.0, 1.0) if bool(signal > 0) else 1.0
     return H * (kept + (1 - kept) * torch.eye(units, dtype=H.dtype))
 
@@ -111,9 +111,11 @@ def by_curvature(context: ReshapeContext, units: Sequence[PruneUnit], cut: int) 
     """
     gates = GateGradients(context, units, rounds=math.ceil(cut / _per_round(units)))
     first = gates.gradients([])
-    one, other = (first.quadratic(half).least(range(len(units)), len(units)) for half in HALVES)
-    halves = [units[number] for number in one], [units[number] for number in other]
-    return Order(_rounds(gates, first), halves, read_all=reads_all(context.calibration))
+
+    def by_half(half: slice) -> list[PruneUnit]:
+        return [units[number] for number in first.quadratic(half).least(range(len(units)), len(units))]
+
+    return Order(_rounds(gates, first), by_half, RankedText(len(first.slopes), gates.all_read))
 
 
 def _per_round(units: Sequence[PruneUnit]) -> int:
@@ -139,13 +141,13 @@ class GateGradients:
 
     def __init__(self, context: ReshapeContext, units: Sequence[PruneUnit], rounds: int) -> None:
         self.units, self.seed, self.tell = units, context.seed, context.tell
-        text_loss = ranked_text(context.calibration, context.seed)
+        text_loss, self.all_read = ranked_text(context.calibration, context.seed)
         self.subject, self.objective = text_loss.original, text_loss.objective
         self.columns = {head: column for column, unit in enumerate(units) for head in unit}
         self.read = [(batch.to(self.subject.device), rows) for batch, rows in text_loss.batches()]
         self.distance = distance_of(self.objective)
         sentences = sum(len(rows) for _, rows in self.read)
-        draws = min(MAX_DRAWS, math.ceil(MIN_DRAWS / sentences))
+        draws = min(MAX_DRAWS, math.ceil(WANTED_DRAWS / sentences))
         self.draws = draws if self.distance.random else 1
         self.round, self.done = 0, 0
         self.all = len(self.read) * (1 + rounds * (2 + self.draws) - self.distance.flat)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import re
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
@@ -50,15 +49,3 @@ def describe_kept(before: int, kept: Sequence[int], form: Form) -> str:
     named = f" ({', '.join(map(str, kept))})" if kept else ""
     same_time = f"; attention is still computed for {before}" if kept and form == "stored" else ""
     return f"{before} -> {counted(len(kept), 'head')}{named}{same_time}"
-
-
-def heads_gone(words: str) -> list[int]:
-    """The heads that went, from the words of `describe_kept`.
-
-    >>> heads_gone("5 -> 3 heads (0, 1, 4)"), heads_gone("2 -> 0 heads")
-    ([2, 3], [0, 1])
-    """
-    found = re.match(r"([\d,]+) -> [\d,]+ heads?(?: \(([\d, ]+)\))?", words)
-    before, kept = (found[1].replace(",", ""), found[2] or "") if found else ("0", "")
-    stay = {int(head) for head in kept.split(", ") if head}
-    return [head for head in range(int(before)) if head not in stay]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from attnworks.reshape.surgery import PruneUnit
@@ -11,6 +11,8 @@ HALVES = slice(0, None, 2), slice(1, None, 2)
 """The two halves of the sentences, which are in the order of their lengths."""
 CERTAIN_SHARE = 0.5
 """Two halves of the text that agree by less than this, from chance at 0 to the same heads at 1, are too small."""
+MIN_SENTENCES = 8
+"""Fewer sentences are too few to rank by each half of them."""
 
 
 class Agreement(NamedTuple):
@@ -32,32 +34,35 @@ class Agreement(NamedTuple):
     def certain(self) -> bool:
         return self.above_chance >= CERTAIN_SHARE
 
-    @property
-    def warning(self) -> str:
-        """That the text is too small, and what to do."""
-        same, chance = (f"{100 * share:.0f} %" for share in (self.same, self.chance))
-        found = f"two halves of it agree on {same} of the heads to cut, where {chance} is chance"
-        return f"The calibration text is too small to rank heads: {found}. Give more text."
+
+class RankedText(NamedTuple):
+    """How much text a ranking read.
+
+    sentences    the number of sentences, passages or windows
+    all_read     whether that is all of the calibration text, so that more text would make the ranking better
+    """
+
+    sentences: int
+    all_read: bool
 
 
 class Order:
     """Units in the order in which they are cut.
 
     coming     the units; they are computed while the order is read, and remembered
-    halves     the order by each half of the sentences, where it is known: for rankings that are refined as units go,
-               the order of the first round
-    read_all   whether the ranking read all of the calibration text, so that more text would make it better
+    by_half    the order by some of the sentences, for rankings that can be made by each half of them. For rankings that
+               are refined as units go, it is the order of the first round
+    text       the text that was ranked on; None for rankings that read none
     """
 
     def __init__(
         self,
         coming: Iterable[PruneUnit],
-        halves: tuple[Sequence[PruneUnit], Sequence[PruneUnit]] | None = None,
-        *,
-        read_all: bool = True,
+        by_half: Callable[[slice], Sequence[PruneUnit]] | None = None,
+        text: RankedText | None = None,
     ) -> None:
-        self._coming, self._known, self._halves = iter(coming), list[PruneUnit](), halves
-        self._read_all = read_all
+        self._coming, self._known = iter(coming), list[PruneUnit]()
+        self._by_half, self._text = by_half, text
 
     def __iter__(self) -> Iterator[PruneUnit]:
         place = 0
@@ -70,14 +75,34 @@ class Order:
             yield self._known[place]
             place += 1
 
-    def agreement(self, cut: int) -> Agreement | None:
-        """How far the halves agree on the first `cut` units; None where there is nothing to choose, or no halves."""
-        if self._halves is None or not 0 < cut < len(self._halves[0]):
-            return None
-        one, other = ({*half[:cut]} for half in self._halves)
-        return Agreement(len(one & other) / cut, cut / len(self._halves[0]))
+    def agreement(
+        self, first: Callable[[Iterable[PruneUnit]], Collection[PruneUnit]], groups: Iterable[Collection[PruneUnit]]
+    ) -> Agreement | None:
+        """How far the halves agree on what goes; None where there is nothing to choose, or no halves.
 
-    def warnings(self, cut: int) -> tuple[str, ...]:
-        """That the text is too small to choose `cut` units, if its halves disagree and all of it was read."""
-        agreement = self.agreement(cut)
-        return (agreement.warning,) if agreement is not None and not agreement.certain and self._read_all else ()
+        first     the units of an order that go
+        groups    the units among which a choice is made: those of each layer, or all of them
+        """
+        if self._by_half is None or self._text is None or self._text.sentences < MIN_SENTENCES:
+            return None
+        one, other = ({*first(self._by_half(half))} for half in HALVES)
+        sizes = [(len(one & {*group}), len(other & {*group}), len(group)) for group in groups]
+        if not any(0 < cut < size for cut, _, size in sizes):
+            return None
+        most = max(len(one), len(other))
+        return Agreement(len(one & other) / most, sum(cut * too / size for cut, too, size in sizes) / most)
+
+    def warnings(self, agreement: Agreement | None) -> tuple[str, ...]:
+        """That the calibration text is too small to rank heads, or that the ranking is uncertain."""
+        if self._by_half is None or self._text is None:
+            return ()
+        if self._text.sentences < MIN_SENTENCES:
+            read = f"two halves are compared from {MIN_SENTENCES} texts on, and {self._text.sentences} were read"
+            return (f"The calibration text is too small to say how certain the ranking of heads is: {read}.",)
+        if agreement is None or agreement.certain:
+            return ()
+        same, chance = (f"{100 * share:.0f} %" for share in agreement)
+        halves = f"rankings by two halves of the text share {same} of the heads to cut, random rankings {chance}"
+        if self._text.all_read:
+            return (f"The calibration text is too small to rank heads: {halves}. Give more text.",)
+        return (f"Which heads to cut is uncertain: {halves}.",)

@@ -16,8 +16,8 @@ from attnworks.exam.lineage import HeadMap
 from attnworks.hf.standard import to_standard
 from attnworks.reshape.contract import AUTO, RESHAPES, Reshape, ReshapeContext, ReshapeResult
 from attnworks.reshape.pruning.budget import PARAMETERS, Budget, parameter_share
-from attnworks.reshape.pruning.cut import describe_kept, heads_gone, left_of, without
-from attnworks.reshape.pruning.order import Order
+from attnworks.reshape.pruning.cut import describe_kept, left_of, without
+from attnworks.reshape.pruning.order import Agreement, Order
 from attnworks.reshape.pruning.ranking import GREEDY, RANKINGS, rank
 from attnworks.reshape.pruning.units import check_can_prune, heads_by_layer, units_of, units_that_run
 from attnworks.reshape.surgery import PruneUnit, check_can_keep, heads_off
@@ -83,11 +83,13 @@ class Prune(Reshape):
         if self.budget is not None and (budget := Budget.parse(self.budget)).of == PARAMETERS:
             budget.check(parameter_share(model, without(model, units_of(model)).model))
 
-    def again(self, done: Mapping[str, str]) -> Prune:
+    def again(self, done: Mapping[str, str], heads: Mapping[str, HeadMap]) -> Prune:
         """A budget of time is met by other heads when times are measured again: the heads that went, by name."""
         if self.budget is None or Budget.parse(self.budget).of == PARAMETERS:
             return self
-        gone = [f"{slot}.{head}" for slot, words in done.items() for head in heads_gone(words)]
+        gone = [
+            f"{slot}.{head}" for slot, kept in heads.items() for head in range(kept.before) if head not in kept.after
+        ]
         return Prune(heads=",".join(gone) or NO_HEADS)
 
     def chosen(self, model: nn.Module) -> list[PruneUnit]:
@@ -99,7 +101,7 @@ class Prune(Reshape):
 
     def make(self, context: ReshapeContext) -> ReshapeResult:
         text_loss, model, before = context.calibration, context.model, heads_by_layer(context.model)
-        order = Order([])
+        order, units = Order([]), list[PruneUnit]()
         others: dict[str, LayerHook] = {}
         left_out: dict[str, str] = {}
         if self.named:
@@ -113,18 +115,21 @@ class Prune(Reshape):
         rise = text_loss.mean(hook=heads_off(cut)) - text_loss.mean() if cut else 0.0
         done = {str(slot): describe_kept(len(before[slot]), kept, new.forms[slot]) for slot, kept in new.left.items()}
         facts = {"heads_before": float(sum(map(len, before.values()))), "heads_cut": float(sum(map(len, cut)))}
-        agreement = order.agreement(len(cut))
+        agreement = self.agreement(order, units, cut)
         if agreement is not None:
             facts |= {"ranking_agreement": agreement.same, "ranking_agreement_by_chance": agreement.chance}
         heads = {str(slot): HeadMap(before=len(before[slot]), after=tuple(kept)) for slot, kept in new.left.items()}
-        warnings = order.warnings(len(cut))
+        warnings = order.warnings(agreement) if cut else ()
         return ReshapeResult(to_standard(new.model), done, rise, facts, others, left_out, heads, warnings=warnings)
 
     def ordered(self, context: ReshapeContext, units: Sequence[PruneUnit]) -> tuple[Order, list[PruneUnit]]:
         """An order of all units, and those of them that go."""
         if self.budget is None:
             assert self.keep is not None
-            order = self.ranked(context, units, self.by, len(self.first(units, self.keep, units)))
+            wanted = len(self.first(units, self.keep, units))
+            if not wanted and not self.compare:
+                return Order([]), []
+            order = self.ranked(context, units, self.by, wanted)
             return order, self.first(order, self.keep, units)
         budget, heads, model = Budget.parse(self.budget), sum(map(len, units)), context.model
         context.tell(f"measuring {budget.of} without heads", 0, 1)
@@ -146,9 +151,19 @@ class Prune(Reshape):
 
     def first(self, order: Iterable[PruneUnit], keep: float, units: Sequence[PruneUnit]) -> list[PruneUnit]:
         """The units at the beginning of an order that have to go, so that this share of heads is left."""
+        return [unit for group in self.groups(units) for unit in _first(order, keep, group)]
+
+    def groups(self, units: Sequence[PruneUnit]) -> list[list[PruneUnit]]:
+        """The units among which heads are chosen: those of each layer if the same share of every layer goes."""
         slots = dict.fromkeys(unit[0].slot for unit in units)
-        groups = [[unit for unit in units if unit[0].slot == slot] for slot in slots] if self.evenly else [units]
-        return [unit for group in groups for unit in _first(order, keep, group)]
+        return [[unit for unit in units if unit[0].slot == slot] for slot in slots] if self.evenly else [[*units]]
+
+    def agreement(self, order: Order, units: Sequence[PruneUnit], cut: Sequence[PruneUnit]) -> Agreement | None:
+        """How far rankings by two halves of the text would cut the same units."""
+        if not cut or self.named:
+            return None
+        kept = 1 - sum(map(len, cut)) / sum(map(len, units))
+        return order.agreement(lambda half: self.first(half, kept, units), self.groups(units))
 
     def ranked(self, context: ReshapeContext, units: Sequence[PruneUnit], by: str, cut: int) -> Order:
         """All units in the order of a ranking. For a comparison or equal shares per layer, the whole order is read."""

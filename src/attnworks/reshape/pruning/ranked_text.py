@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
 
@@ -26,54 +26,53 @@ GRADIENT_TOKENS = 256
 """Padded tokens of a batch for gradients: few, as all its activations and logits are in memory at once."""
 
 
-def ranked_text(text_loss: TextLoss, seed: int) -> TextLoss:
-    """The loss on the text that heads are ranked on, in batches for gradients."""
+def ranked_text(text_loss: TextLoss, seed: int) -> tuple[TextLoss, bool]:
+    """The loss on the text that heads are ranked on, in batches for gradients, and whether that is all of the text."""
     text = text_loss.text
     if isinstance(text_loss.objective, NextToken):
-        text = with_repeats(some_texts(in_windows(text)), text_loss.original, seed)
+        rows = sorted((part for index in _order(text) for part in windows(text.sides[0][index])), key=len)
+        step = _step([len(row) for row in rows])
+        text = _of_rows(text, with_repeats(rows[::step], text_loss.original, seed))
     else:
-        text = some_texts(text)
-    return replace(text_loss, text=in_small_batches(text))
+        step = _step([sum(len(rows[index]) for rows in text.sides) for index in _order(text)])
+        text = in_small_batches(text.part(slice(None, None, step)))
+    return replace(text_loss, text=text), step == 1
 
 
-def reads_all(text_loss: TextLoss) -> bool:
-    """Whether heads are ranked on all of this text."""
-    text = text_loss.text
-    return _step(in_windows(text) if isinstance(text_loss.objective, NextToken) else text) == 1
-
-
-def some_texts(text: TokenizedText) -> TokenizedText:
-    """Texts of all lengths, evenly chosen in the order of their lengths, with about RANKED_TOKENS tokens."""
-    return text.part(slice(None, None, _step(text)))
-
-
-def _step(text: TokenizedText) -> int:
-    """One text of this number is ranked on."""
-    lengths = [sum(len(rows[index]) for rows in text.sides) for index in _order(text)]
+def _step(lengths: Sequence[int]) -> int:
+    """How far apart the texts are that are chosen, in the order of their lengths, so that RANKED_TOKENS are read."""
     fitting = int(RANKED_TOKENS * len(lengths) / sum(lengths))
     wanted = min(max(fitting, MIN_RANKED_TEXTS), MAX_RANKED_TEXTS)
     return max(1, -(-len(lengths) // wanted))
 
 
-def in_windows(text: TokenizedText) -> TokenizedText:
-    """Every text of one side as parts of at most WINDOW tokens and about equal length, which are numbered anew."""
-    rows = [part for index in _order(text) for part in _windows(text.sides[0][index])]
-    return _of_rows(text, rows)
+def windows(row: TokenRow) -> list[TokenRow]:
+    """A text as parts of at most WINDOW tokens and about equal length, each with the special tokens at its ends."""
+    text = [place for place, special in enumerate(row.special) if not special] or range(len(row))
+    before, after = range(text[0]), range(text[-1] + 1, len(row))
+    tokens, room = text[-1] + 1 - text[0], max(1, WINDOW - len(before) - len(after))
+    count = -(-tokens // room)
+    cuts = [text[0] + tokens * number // count for number in range(count + 1)]
+    return [_part(row, [*before, *range(*span), *after]) for span in pairwise(cuts)]
 
 
-def with_repeats(text: TokenizedText, subject: Subject, seed: int) -> TokenizedText:
-    """The text, and random tokens that are repeated, which a model can only copy: one text in 1 / REPEATS_SHARE.
+def _part(row: TokenRow, kept: Sequence[int]) -> TokenRow:
+    ids, word = (tuple(of[place] for place in kept) for of in (row.ids, row.word))
+    return TokenRow(ids, tuple(row.special[place] for place in kept), word)
+
+
+def with_repeats(rows: Sequence[TokenRow], subject: Subject, seed: int) -> list[TokenRow]:
+    """The rows, and random tokens that are repeated, which a model can only copy: one row in 1 / REPEATS_SHARE.
 
     They are sequences of the probes, with other tokens. A model for which there are none, as its vocabulary is too
-    small or it has too few positions, is ranked on the text alone.
+    small or it has too few positions, is ranked on the rows alone.
     """
-    rows = [text.sides[0][index] for index in _order(text)]
     count = max(1, round(len(rows) * REPEATS_SHARE / (1 - REPEATS_SHARE)))
     try:
         repeats = repeated_tokens(subject, seed=REPEATS_SEED + seed, sequences=count).rows
     except UsageError:
-        return text
-    return _of_rows(text, [*rows, *repeats])
+        repeats = ()
+    return [*rows, *repeats]
 
 
 def in_small_batches(text: TokenizedText) -> TokenizedText:
@@ -88,16 +87,9 @@ def _order(text: TokenizedText) -> list[int]:
     return [index for batch in text.batches for index in batch]
 
 
-def _of_rows(text: TokenizedText, rows: Iterable[TokenRow]) -> TokenizedText:
-    """Other rows of one side, in batches from short to long."""
-    rows = [*rows]
+def _of_rows(text: TokenizedText, rows: Sequence[TokenRow]) -> TokenizedText:
+    """Other rows of one side, in batches for gradients, from short to long."""
     numbers, batches = range(len(rows)), exam_batches(rows, batch_tokens=GRADIENT_TOKENS)
     return replace(
         text, sides=(rows,), rarities=(count_rarity(rows),), batches=batches, kept=numbers, passages=len(rows)
     )
-
-
-def _windows(row: TokenRow) -> list[TokenRow]:
-    count = -(-len(row) // WINDOW)
-    cuts = [len(row) * number // count for number in range(count + 1)]
-    return [TokenRow(row.ids[begin:end], row.special[begin:end], row.word[begin:end]) for begin, end in pairwise(cuts)]

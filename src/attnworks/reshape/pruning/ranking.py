@@ -15,7 +15,7 @@ from attnworks.reshape.contract import ReshapeContext
 from attnworks.reshape.pruning.ablation import by_ablation
 from attnworks.reshape.pruning.curvature import by_curvature
 from attnworks.reshape.pruning.l0_gates import train_gates
-from attnworks.reshape.pruning.order import HALVES, Order
+from attnworks.reshape.pruning.order import Order, RankedText
 from attnworks.reshape.pruning.ranked_text import in_small_batches
 from attnworks.reshape.pruning.structural import MAX_DISTANCE, map_distances, role_gains
 from attnworks.reshape.surgery import PruneUnit, layers_alike, layers_of
@@ -52,7 +52,8 @@ def by_gradient(context: ReshapeContext, units: Sequence[PruneUnit], cut: int) -
             units, {HeadId(slot, head): each for slot, mean in means.items() for head, each in enumerate(mean)}
         )
 
-    return Order(by_size(slice(None)), (by_size(HALVES[0]), by_size(HALVES[1])))
+    sentences = sum(map(len, text.batches))
+    return Order(by_size(slice(None)), by_size, RankedText(sentences, all_read=True))
 
 
 def by_norm(context: ReshapeContext, units: Sequence[PruneUnit], cut: int) -> Order:

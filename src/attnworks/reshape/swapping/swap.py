@@ -15,6 +15,7 @@ from attnworks.core.checks import number, text
 from attnworks.core.errors import UsageError
 from attnworks.core.places import NO_HEADS, HeadId, Slot, select_heads
 from attnworks.core.timing import Interval
+from attnworks.exam.lineage import HeadMap
 from attnworks.reshape.contract import AUTO, RESHAPES, Reshape, ReshapeContext, ReshapeResult
 from attnworks.reshape.surgery import check_mechanisms, layers_alike, mechanisms_of, with_alike
 from attnworks.reshape.swapping.advice import check_length, find_advice, swapped, trial_of, whole_layers
@@ -93,7 +94,8 @@ class Swap(Reshape):
         alike = layers_alike(model)
         return {HeadId(other, head): spec for (slot, head), spec in named.items() for other in alike[slot]} | named
 
-    def again(self, done: Mapping[str, str]) -> Swap:
+    def again(self, done: Mapping[str, str], heads: Mapping[str, HeadMap]) -> Swap:
+        del heads
         return replace(self, to=(), layers=pairs_of(done) or NO_HEADS) if self.layers == AUTO else self
 
     def make(self, context: ReshapeContext) -> ReshapeResult:
