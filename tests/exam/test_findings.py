@@ -130,11 +130,11 @@ def test_roles_are_grouped_and_the_best_is_named() -> None:
     texts = said(by_head("roles.label", labels), by_head("roles.score", scores))
     assert set(texts) == {
         "3 heads attend to the previous token: content matters little, so a fixed form may replace them; "
-        "try attnworks project (most in head 0.2: 0.940 of the attention behind the sinks)",
+        "try attnworks project (most in head 0.2: 0.940 of the attention outside the sinks)",
         "head 1.0 continues what was repeated (induction): without it the model may not copy from its context, "
-        "so keep it (0.700 of the attention behind the sinks)",
+        "so keep it (0.700 of the attention outside the sinks)",
         "head 1.2 attends 2 tokens back: content matters little, so a fixed form may replace it; "
-        "try attnworks project (0.600 of the attention behind the sinks)",
+        "try attnworks project (0.600 of the attention outside the sinks)",
     }
 
 

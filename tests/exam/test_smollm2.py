@@ -142,7 +142,7 @@ def test_heads_with_a_sink_have_a_role_too(exam: Examination) -> None:
 
 
 def offset_gains(sentences: int) -> Tensor:
-    """(score - chance) / (1 - chance) of every head [layer head offset] of MiniLM behind the sinks, by transformers.
+    """(score - chance) / (1 - chance) of every head [layer head offset] of MiniLM outside the sinks, by transformers.
 
     Shares of the weight behind [CLS] and [SEP], of queries with a choice there; each a mean over the sentences in which
     half of these queries have a key at the offset.

@@ -61,9 +61,9 @@ def prune(
             (0.9 or "parameters:0.9") or of the measured time of a forward pass ("time:0.8"). Default: None.
         heads: Heads to cut by name instead: "3.2,4.*" or "enc.0.*,cross.1.3". Default: "auto", chosen by `keep` or
             `budget`.
-        by: How to rank heads: "curvature" (the estimated change of the model's outputs, made anew after every few
-            heads; causal models are also ranked on repeated random tokens, an eighth of the texts), "ablation" (the
-            measured loss without each head), "gradient", "gates", "redundancy", "role", "norm" (of the output weights)
+        by: How to rank heads: "curvature" (by how much the outputs are estimated to change, again after every few
+            heads; for a language model also on random tokens that are repeated), "ablation" (the measured loss
+            without each head), "gradient", "gates", "redundancy", "role", "norm" (of the output weights)
             or "random". Default: "curvature".
         evenly: Cut the same share of heads in every layer. Default: False.
         compare: Also measure the loss of every ranking at 90 %, 80 %, ... of the heads. Default: False.

@@ -70,8 +70,9 @@ def exam_options(command: F) -> F:
         click.option(
             "--probe/--no-probe",
             default=None,
-            help="Also run the model on probes: repeated random tokens, and a needle in a text. They decide "
-            "which heads attend to the previous token, continue what was repeated, or retrieve.  [default: for causal "
+            help="Also run the model on probes: repeated random tokens, and a short random string inside a "
+            "text that is repeated at its end. They decide which heads attend to the previous token, continue what was "
+            "repeated, or retrieve.  [default: for causal "
             "models, unless --measures is given]",
         ),
         click.option(

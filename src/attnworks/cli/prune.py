@@ -33,11 +33,11 @@ from attnworks.cli.reshape_verbs import reshape_and_show, reshape_options
     "--by",
     default="curvature",
     show_default=True,
-    help="How to rank heads: curvature (the estimated change of the model's outputs, made anew after every few heads), "
+    help="How to rank heads: curvature (by how much the outputs are estimated to change, again after every few heads), "
     "ablation (the measured loss without each head, the least needed one first), gradient (how much the loss depends "
     "on each head), gates (switches that are trained), redundancy (heads that attend alike), role (heads without a "
-    "clear role first), norm (small output weights first) or random. By curvature, causal models are also ranked on "
-    "repeated random tokens, an eighth of the texts, so that heads that copy from the context count.",
+    "clear role first), norm (small output weights first) or random. For a language model, curvature also reads "
+    "random tokens that are repeated, so that heads that copy from the context are kept.",
 )
 @click.option("--evenly", is_flag=True, help="Cut the same share of heads in every layer.")
 @click.option("--compare", is_flag=True, help="Also measure the loss of every ranking at 90 %, 80 %, ... of the heads.")

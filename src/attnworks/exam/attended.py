@@ -27,13 +27,13 @@ MAX_TOKEN_TYPES = 4096
 MAX_EXAMPLES, MIN_EXAMPLE_TOKENS, MAX_EXAMPLE_TOKENS = 64, 4, 24
 """Examples are taken from 64 sentences of 4 to 24 tokens, chosen by a checksum: the same for any order of batches."""
 LEAST_SHARE = 1e-4
-"""A sentence counts for a head that gives more than this share of its attention to keys behind the sinks."""
+"""A sentence counts for a head that gives more than this share of its attention to keys outside the sinks."""
 FIXED_POINT = 2**40
 """Shares are added as whole numbers of 2^-40, so that sums of any order are the same."""
 
 
 class AttendedToken(NamedTuple):
-    """A token, its share of the attention of a head behind the sinks, what even attention gives it, how often it is."""
+    """A token, its share of the attention outside the sinks, what even attention gives it, and how often it is."""
 
     text: str
     share: float
@@ -50,7 +50,7 @@ class AttendedExample(NamedTuple):
 
 @dataclass(frozen=True)
 class AttendedTokens:
-    """What each head looks at, behind the sinks.
+    """What each head looks at, outside the sinks.
 
     sentences    tokens of the sentences that are examples
     tokens       head -> tokens with more of its attention than even attention gives them, the largest surplus first
@@ -128,21 +128,21 @@ class _Keys(NamedTuple):
     """What follows from the keys of a batch alone.
 
     types      place of each key among the types that are counted; the last place is for all others
-    behind     keys behind the sinks
-    even       share of each key if every query spread its attention evenly over the keys behind the sinks it may see
+    outside     keys outside the sinks
+    even       share of each key if every query spread its attention evenly over the keys outside the sinks it may see
     examples   place in the batch -> number of the example
     """
 
     types: Int[Tensor, "b j"]
-    behind: Bool[Tensor, "b j"]
+    outside: Bool[Tensor, "b j"]
     even: Float[Tensor, "b j"]
     examples: Mapping[int, int]
 
 
 class AttendedSums:
-    """Adds up, batch by batch, the attention that tokens receive behind the sinks.
+    """Adds up, batch by batch, the attention that tokens receive outside the sinks.
 
-    With r_j = sum over the queries i of P[i, j] for keys j behind the sinks, the share of a token w in a sentence is
+    With r_j = sum over the queries i of P[i, j] for keys j outside the sinks, the share of a token w in a sentence is
     sum of r_j over its occurrences / sum of r_j over all keys; shares are averaged over sentences. `merge` adds the
     sums of another process; the result does not depend on the order.
 
@@ -175,7 +175,7 @@ class AttendedSums:
         side = self.side_of_keys(slot.kind)
         sums = self.layers.setdefault(slot, _Sums(h, len(self.types[side]) + 1))
         queries = rows.queries.lengths[:, None, None]
-        received = rows.received.double() * queries * known.behind.unsqueeze(1)  # [b h j]
+        received = rows.received.double() * queries * known.outside.unsqueeze(1)  # [b h j]
         total = received.sum(-1, keepdim=True)
         counted = total > LEAST_SHARE * queries  # [b h 1]
         shares = (received / total.clamp_min(torch.finfo(torch.float64).tiny)).where(counted, 0.0)
@@ -199,11 +199,11 @@ class AttendedSums:
             len(self.types[self.side_of_keys(rows.slot.kind)]),
         )
         types = [[table.get(id, rest) for id in ids] for ids in keys.ids.tolist()]
-        behind = keys.real & ~sink_keys(keys)
-        sight = Sight.of(rows, behind)
+        outside = keys.real & ~sink_keys(keys)
+        sight = Sight.of(rows, outside)
         received = sight.received_evenly(without_choice=True)
         even = received / received.sum(-1, keepdim=True).clamp_min(torch.finfo(torch.float64).tiny)
-        found = _Keys(torch.tensor(types, device=even.device), behind, even, self._examples_in(rows))
+        found = _Keys(torch.tensor(types, device=even.device), outside, even, self._examples_in(rows))
         self._known[rows.slot.kind] = sight, found
         return found
 

@@ -25,7 +25,7 @@ class LayerRows:
     Weights are those of P: where a layer has a sink logit, `received`, `diagonal` and `pointed` are not divided by what
     the sink leaves. `traces.maps.RowStatistics` says what each statistic of a row is then.
 
-    Keys behind the sinks are those that `sink_keys` does not mark. The effect of a weight is |P_ij v_j W_O|, the norm
+    Keys outside the sinks are those that `sink_keys` does not mark. The effect of a weight is |P_ij v_j W_O|, the norm
     of what it adds to the stream (Kobayashi et al. 2020); effects are None where W_O is not known.
 
     visible      keys that each query may see, in the head that sees most
@@ -35,12 +35,12 @@ class LayerRows:
     score_range  of heads whose weights are a softmax of scores; of others it is the range of ln P
     score_norm   |S_i|, the Euclidean norm of each row of scores, before any mask; 0 for heads without s Q K^T
     received     attention that each key gets, averaged over the queries
-    rest         sum of the weights of the keys behind the sinks
-    rest_max     the largest weight of a key behind the sinks
-    diagonal     sum_i P[i, i + o] over the queries, for offsets o from -span to span and keys behind the sinks
-    pointed      name -> sum of P[i, j] over the keys j behind the sinks that pointer[i] names
+    rest         sum of the weights of the keys outside the sinks
+    rest_max     the largest weight of a key outside the sinks
+    diagonal     sum_i P[i, i + o] over the queries, for offsets o from -span to span and keys outside the sinks
+    pointed      name -> sum of P[i, j] over the keys j outside the sinks that pointer[i] names
     first_effect, effect, rest_effect, pointed_effect    the same sums of effects: of the first key, of all keys, of the
-                 keys behind the sinks, of the keys that a pointer names
+                 keys outside the sinks, of the keys that a pointer names
     has_sink     whether the layer has a sink logit
     """
 

@@ -71,7 +71,7 @@ def padded_batches(rows: Sequence[TokenRow], size: int) -> list[Tokens]:
 
 
 def keys_behind(keys: TokenRow) -> list[int]:
-    """The keys behind the sinks: all but the first token and special tokens."""
+    """The keys outside the sinks: all but the first token and special tokens."""
     return [j for j, special in enumerate(keys.special) if j > 0 and not special]
 
 

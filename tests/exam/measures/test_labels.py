@@ -182,7 +182,7 @@ by_form = pytest.mark.parametrize(("kind", "form"), FORMS)
 
 
 def right_roles(name: str, kind: Kind) -> list[str]:
-    """The roles behind the sinks of a head made by hand, and `none` twice."""
+    """The roles outside the sinks of a head made by hand, and `none` twice."""
     roles = [role for role in name.removeprefix("nothing but ").split(" + ") if role not in SINKS]
     known = [role if kind == "cross" else ROLES.get(role, role) for role in roles if not role.startswith("random")]
     return [*known, "none", "none"]

@@ -1,4 +1,4 @@
-"""What heads do behind the sinks: every number against plain loops over sentences, queries and keys."""
+"""What heads do outside the sinks: every number against plain loops over sentences, queries and keys."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ class Case(NamedTuple):
         return [i for i in range(len(self.queries[s])) if len(seen(s, i)) > 1]
 
     def pointed(self, name: str, s: int, i: int) -> list[int]:
-        """The keys of a role behind the sinks that a query sees."""
+        """The keys of a role outside the sinks that a query sees."""
         role = "syntactic" if name == "syntactic_mass" else f"offset {NEAR[name]}" if name in NEAR else name
         keys = pointed_keys(role, self.queries[s], self.keys[s], self.rarity, i, self.causal)
         return [j for j in keys if j in self.behind(s, i)]
@@ -100,7 +100,7 @@ class Case(NamedTuple):
         return sum((self.maps[s][h, i, j] * self.values[s][h, j] @ self.W_O[h]).norm().item() for j in keys)
 
     def rest(self, s: int, h: int, queries: Iterable[int]) -> float:
-        """The attention of these queries behind the sinks."""
+        """The attention of these queries outside the sinks."""
         return sum(self.weight(s, h, i, self.behind(s, i)) for i in queries)
 
 
@@ -221,7 +221,7 @@ def test_syntax_by_loops(form: Form) -> None:
     case = case_of(form)
     for s, P in enumerate(case.maps):
         if len(case.choices(s)):
-            i = case.choices(s)[-1]  # the last query gives the same to all keys behind the sinks
+            i = case.choices(s)[-1]  # the last query gives the same to all keys outside the sinks
             P[1, i, case.behind(s, i)] = case.weight(s, 1, i, case.behind(s, i)) / len(case.behind(s, i))
     case = case._replace(trace=trace_of(
         case.trace.slot, batched(case.maps, case.trace.queries, case.trace.keys), case.trace.queries, case.trace.keys,

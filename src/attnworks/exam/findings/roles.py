@@ -143,7 +143,7 @@ def _score(model: ModelReadings, group: str, head: HeadValue) -> str:
         return f"right for {number} of the tokens"
     if group in (*POSITION_ROLES, *ROLES_WITH_A_PROBE) and probes_decide(model.readings, head.id.slot.kind):
         return f"{number} of the attention on {'needles' if group == 'retrieval' else 'random tokens'}"
-    return f"{number} of the attention behind the sinks"
+    return f"{number} of the attention outside the sinks"
 
 
 def _offsets(model: ModelReadings, heads: list[HeadValue]) -> str:

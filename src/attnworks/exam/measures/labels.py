@@ -1,10 +1,10 @@
-"""The roles of each head: at most two of what it attends to behind the sinks, and where it rests.
+"""The roles of each head: at most two of what it attends to outside the sinks, and where it rests.
 
 A candidate of score s and baseline c gains (s - c) / (1 - c): 0 is chance and 1 is all attention. It is significant if
 the sentences show that its gain is above g = 0.2 (0.1 for syntax, whose baseline is stronger and whose score is an
 accuracy). The label is the significant candidate with the largest gain, the second role the next one. Of equal gains
 the candidate listed first wins; offsets are listed first. Without a significant candidate the label is `none`. The same
-test says whether a head rests on the first token or on delimiters, from its whole attention. Scores behind the sinks
+test says whether a head rests on the first token or on delimiters, from its whole attention. Scores outside the sinks
 are shares of what a sink leaves, so they count only for heads that leave some: MIN_REST_SHARE of the attention, or of
 its effect.
 
@@ -42,7 +42,7 @@ from attnworks.exam.reading import NO_ROLE, Reading, Readings, offset_role
 MIN_GAIN = 0.2
 MIN_SYNTACTIC_GAIN = 0.1
 MIN_REST_SHARE = 0.05
-"""The least mean share of attention, or of its effect, behind the sinks of a head with a role there."""
+"""The least mean share of attention, or of its effect, outside the sinks of a head with a role there."""
 FAMILY_WISE_ERROR = 0.05
 """The largest probability that a model gets any wrong label."""
 MIN_LABEL_SENTENCES = 3
@@ -102,7 +102,7 @@ def label_heads(readings: Readings, syntactic_baseline: Mapping[Kind, tuple[Tens
     for found in readings.of("roles.offset"):
         kind, layers = found.kind, range(len(found.value))
         bases = syntactic_baseline.get(kind)
-        roles[kind] = [_behind_sinks(readings, kind, layer, bases) for layer in layers]
+        roles[kind] = [_outside_sinks(readings, kind, layer, bases) for layer in layers]
         sinks[kind] = [_of_sinks(readings, kind, layer) for layer in layers]
     groups = [group for stacks in (roles, sinks) for layers in stacks.values() for some in layers for group in some]
     level = FAMILY_WISE_ERROR / max(1, sum(int(_tested(group).sum()) for group in groups))
@@ -126,7 +126,7 @@ def label_heads(readings: Readings, syntactic_baseline: Mapping[Kind, tuple[Tens
     return labels
 
 
-def _behind_sinks(
+def _outside_sinks(
     readings: Readings, kind: Kind, layer: int, syntactic_baseline: tuple[Tensor, ...] | None
 ) -> list[Candidates]:
     """The candidates of one layer that the text decides."""
@@ -156,7 +156,7 @@ def alignment_candidates(readings: Readings, kind: Kind, layer: int) -> list[Can
 
 
 def _leaves_some(readings: Readings, kind: Kind, layer: int) -> Bool[Tensor, " h"] | None:
-    """Heads that leave MIN_REST_SHARE of their attention, or of its effect, to keys behind the sinks."""
+    """Heads that leave MIN_REST_SHARE of their attention, or of its effect, to keys outside the sinks."""
     names = [name for name in (f"sinks.rest@{kind}", f"sinks.rest_effect@{kind}") if name in readings]
     shares = [_tensor(readings[name].value[layer]).nan_to_num(0.0) for name in names]
     return torch.stack(shares).amax(0) >= MIN_REST_SHARE if shares else None

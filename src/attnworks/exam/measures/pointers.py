@@ -164,7 +164,7 @@ def forced(rows: LayerRows) -> Float[Tensor, "b h i"] | None:
 
 
 def rarest(keys: Tokens) -> Int[Tensor, " b"]:
-    """The first of the rarest tokens behind the sinks of each sentence, -1 where it has none."""
+    """The first of the rarest tokens outside the sinks of each sentence, -1 where it has none."""
     assert keys.rarity is not None
     rarity = keys.rarity.masked_fill(sink_keys(keys), -torch.inf)
     return torch.where((rarity > -torch.inf).any(-1), rarity.argmax(-1), NO_WORD)

@@ -29,13 +29,13 @@ from attnworks.traces.rows import LayerRows, sink_keys
 COPY_WEIGHT = 0.9
 """A row whose largest weight is at least this gives one value almost unchanged."""
 MIN_REST = 1e-4
-"""A sentence counts for a head if the queries in question give more than this share of their attention to keys behind
+"""A sentence counts for a head if the queries in question give more than this share of their attention to keys outside
 the sinks: of less, rounding in float32 and keys that hardly matter would decide."""
 EVEN_TOLERANCE = 1e-5
 """A weight is larger than even attention if it is so by this share."""
 
 ERROR = f"a model gets any wrong label with probability {FAMILY_WISE_ERROR:.0%} at most".replace("%", " %")
-BEHIND = "behind the sinks"
+BEHIND = "outside the sinks"
 
 VOITA, CLARK, OLSSON = "Voita et al. 2019", "Clark et al. 2019", "Olsson et al. 2022"
 NEAR = {"previous": -1, "self": 0, "next": 1}
@@ -57,13 +57,13 @@ class _Known(NamedTuple):
     """What follows from the tokens of a batch alone; shared by all layers.
 
     whole       which keys queries see
-    behind      the same among the keys behind the sinks
+    outside      the same among the keys outside the sinks
     where       pointer -> queries that see a key of it
     seen        pointer -> how many keys of it each query sees
     """
 
     whole: Sight
-    behind: Sight
+    outside: Sight
     offsets: OffsetSight
     only_key: Int[Tensor, "b i"]
     where: Mapping[str, Bool[Tensor, "b i"]]
@@ -73,19 +73,19 @@ class _Known(NamedTuple):
 
 @MEASURES.register("roles")
 class Roles(Measure):
-    """What a head attends to behind the sinks: the first token, special tokens and learned sink logits are left out.
+    """What a head attends to outside the sinks: the first token, special tokens and learned sink logits are left out.
     With R_i the weight that query i gives to all other keys, and I the queries that may see two of them or more, the
     key in question among them,
 
     offset            sum of P[i, i + o] / sum of R_i over I; a sentence counts for o if I has half of the queries with
                       a choice
-    syntactic         the share of tokens whose largest weight behind the sinks is on their syntactic head; _mass: as
+    syntactic         the share of tokens whose largest weight outside the sinks is on their syntactic head; _mass: as
                       offset, of the weight there
     rare              as offset, of the rarest token of the sentence
     duplicate         of all occurrences before of the same token (in an encoder: of all others)
     induction         of the tokens that followed an occurrence before of the same token
     self              of the token itself
-    _chance           what even attention behind the sinks gives to the same keys, with the same R_i
+    _chance           what even attention outside the sinks gives to the same keys, with the same R_i
     _effect           the same shares of |P_ij v_j W_O|, what a weight adds to the stream
     copy, copy_share  mean largest weight of all keys, and the share of rows where it is 0.9 or more: such a row gives
                       one value
@@ -101,7 +101,7 @@ class Roles(Measure):
     """
 
     name = "roles"
-    description = "what each head attends to behind the sinks: offsets, syntax, rare or repeated tokens"
+    description = "what each head attends to outside the sinks: offsets, syntax, rare or repeated tokens"
     cost = "some gathers and sums per layer"
     default = True
     requires = ("sinks",)
@@ -167,7 +167,7 @@ class Roles(Measure):
 
     def rows(self, rows: LayerRows) -> Samples:
         known = self._of_batch(rows)
-        whole, behind = known.whole.choice, known.behind
+        whole, outside = known.whole.choice, known.outside
         evenness = (1 - rows.sink_weight) * rows.key_entropy.exp() / rows.visible.clamp_min(1).unsqueeze(1)
         copies = (rows.max_weight >= COPY_WEIGHT).to(rows.max_weight.dtype)
         found: dict[str, Sample] = {
@@ -176,7 +176,7 @@ class Roles(Measure):
             "roles.evenness": Sample(*rows.mean(evenness, whole)),
         }
         rest = rows.rest  # [b h i]
-        even = rest * behind.even.to(rest).unsqueeze(1)
+        even = rest * outside.even.to(rest).unsqueeze(1)
         found |= self._offsets(rows, known, rest, even)
         for name, where in known.where.items():
             if name.removeprefix("roles.") not in NEAR:
@@ -189,7 +189,7 @@ class Roles(Measure):
                 unknown = torch.zeros_like(rest[..., 0])
                 found[f"{name}_effect"] = Sample(unknown, unknown.bool())
         if rows.slot.kind != "cross":
-            right = self._largest_on_governor(rows, behind)
+            right = self._largest_on_governor(rows, outside)
             found["roles.syntactic"] = Sample(*rows.mean(right, known.where["roles.syntactic_mass"]))
             offset = found["roles.offset"]
             assert offset.valid is not None
@@ -202,7 +202,7 @@ class Roles(Measure):
         """Weights at each offset, and those of even attention, over R_i of the queries that may see a key there."""
         span, (seen, number, counts) = self.context.span, known.offsets
         diagonal = rows.diagonal
-        at = known.only_key - known.behind.position + span  # of the queries without a choice, which are left out
+        at = known.only_key - known.outside.position + span  # of the queries without a choice, which are left out
         there = (known.only_key >= 0) & (at >= 0) & (at <= 2 * span)
         if bool(there.any()):
             place = at.clamp(0, 2 * span).unsqueeze(1).expand_as(rows.rest)
@@ -216,10 +216,10 @@ class Roles(Measure):
             for name, share in zip(("roles.offset", "roles.offset_chance"), shares, strict=True)
         }
 
-    def _largest_on_governor(self, rows: LayerRows, behind: Sight) -> Float[Tensor, "b h i"]:
-        """1 where the largest weight behind the sinks is on the syntactic head, and above that of even attention."""
+    def _largest_on_governor(self, rows: LayerRows, outside: Sight) -> Float[Tensor, "b h i"]:
+        """1 where the largest weight outside the sinks is on the syntactic head, and above that of even attention."""
         on_governor = rows.pointed["roles.syntactic_mass"]
-        even = rows.rest / behind.visible.clamp_min(1).unsqueeze(1)
+        even = rows.rest / outside.visible.clamp_min(1).unsqueeze(1)
         right = (on_governor >= rows.rest_max) & (on_governor > (1 + EVEN_TOLERANCE) * even)
         return right.to(on_governor.dtype)
 
@@ -227,21 +227,21 @@ class Roles(Measure):
         known = self._known.get(rows.slot.kind)
         if known is not None and known.whole.fits(rows):
             return known
-        whole, behind = Sight.of(rows), Sight.of(rows, rows.keys.real & ~sink_keys(rows.keys))
-        offsets = behind.offsets(self.context.span)
+        whole, outside = Sight.of(rows), Sight.of(rows, rows.keys.real & ~sink_keys(rows.keys))
+        offsets = outside.offsets(self.context.span)
         pointers = self.pointers(rows.slot, rows.queries, rows.keys)
-        seen = {name: behind.sees(keys).sum(-1) for name, keys in pointers.items()}
+        seen = {name: outside.sees(keys).sum(-1) for name, keys in pointers.items()}
         where = {name: number > 0 for name, number in seen.items()}
         samples: dict[str, Sample] = {}
         if rows.slot.kind != "cross":
             counted, governor = where["roles.syntactic_mass"], pointers["roles.syntactic_mass"].squeeze(-1)
-            at = governor - behind.position + self.context.span
+            at = governor - outside.position + self.context.span
             inside = counted & (at >= 0) & (at <= 2 * self.context.span)
             shares = torch.zeros(offsets.number.shape, dtype=torch.float64, device=at.device)
             shares.scatter_add_(-1, at.clamp(0, 2 * self.context.span), inside.double())
             tokens = counted.sum(-1, keepdim=True)
             samples["roles.syntactic_offset"] = Sample(shares / tokens.clamp_min(1), tokens > 0)
-        known = _Known(whole, behind, offsets, behind.only_key(), where, seen, samples)
+        known = _Known(whole, outside, offsets, outside.only_key(), where, seen, samples)
         self._known[rows.slot.kind] = known
         return known
 

@@ -1,4 +1,4 @@
-"""Rank heads by a second-order estimate of the change of the loss, made anew after every few heads."""
+"""Rank heads by a second-order estimate of the change of the outputs, again after every few heads."""
 
 from __future__ import annotations
 
@@ -99,8 +99,8 @@ def by_curvature(context: ReshapeContext, units: Sequence[PruneUnit], cut: int) 
     D is 1 - cos for the objective `embedding`, and KL(original || model) where the objective is a cross-entropy: of two
     models with the same loss on the calibration text, the one that is nearer to the original is better on other
     text. For any other loss, D is its rise, and H the mean of outer products of the gradients of all sentences.
-    Causal models are also ranked on repeated random tokens, an eighth of the texts: without them, the heads that copy
-    from the context are cut, which most prose does not need (`ranked_text.py`).
+    Language models are also ranked on repeated random tokens (`ranked_text.py`): without them, the heads that copy from
+    the context are cut, which most prose does not need.
 
     Source: gates of Michel et al. 2019; second-order pruning of LeCun et al. 1990 and, with H off the diagonal, Hassibi
     and Stork 1993; Gauss-Newton and Fisher matrices of Martens 2020.

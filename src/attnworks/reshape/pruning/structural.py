@@ -44,7 +44,7 @@ def map_distances(context: ReshapeContext) -> dict[Slot, Float[Tensor, "h h"]]:
 def role_gains(context: ReshapeContext) -> dict[HeadId, float]:
     """max over roles of (s - c) / (1 - c): 0 is chance, or less, and 1 is all attention.
 
-    s is the lower end of the 95 % interval of a head's mean attention, behind the sinks, to an offset, the rarest
+    s is the lower end of the 95 % interval of a head's mean attention, outside the sinks, to an offset, the rarest
     token, other occurrences of the same token or the tokens after them, and c the same for even attention; for syntax,
     s is the share of largest weights on the governor and c that of the best fixed offset. Attention to the first token
     and to delimiters is no role, and a head that leaves nothing else has none. The gain is infinite if fewer than three
