@@ -83,9 +83,9 @@ def test_windows_tile_the_text_and_keep_special_tokens(monkeypatch: pytest.Monke
     assert windows(row(3, 5)) == [row(3, 5)]
 
 
-def test_repeats_are_an_eighth_of_the_texts_and_other_ones_than_those_of_the_probes() -> None:
+def test_repeats_are_a_quarter_of_the_texts_and_other_ones_than_those_of_the_probes() -> None:
     subject = wrap(TINY["gpt2"].build(), tiny_tokenizer("gpt2"))
-    rows = rows_of(subject.read([Passage(Text(line)) for line in LINES[:7]], batch_tokens=90))
+    rows = rows_of(subject.read([Passage(Text(line)) for line in LINES[:3]], batch_tokens=90))
     found = with_repeats(rows, subject, seed=3)
     (repeat,) = (each for each in found if each not in rows)
     probes = repeated_tokens(subject, seed=3, sequences=1)

@@ -18,7 +18,7 @@ RANKED_TOKENS, MAX_RANKED_TEXTS, MIN_RANKED_TEXTS = 2048, 128, 16
 """Heads are ranked on texts with about RANKED_TOKENS tokens in all, within these numbers of texts."""
 WINDOW = 128
 """The largest number of tokens of a text that a causal model is ranked on."""
-REPEATS_SHARE = 1 / 8
+REPEATS_SHARE = 1 / 4
 """The share of repeated random tokens among the texts that a causal model is ranked on."""
 REPEATS_SEED = 2**31
 """Added to the seed, so that other tokens are repeated than in the probes of an examination or a receipt."""
