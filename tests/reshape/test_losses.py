@@ -64,6 +64,18 @@ def test_one_pass_gives_what_the_parts_give(
         assert found.loss == pytest.approx(held_out.mean(model), rel=1e-9, abs=1e-12)
 
 
+def test_a_model_at_distance_zero_from_itself_is_not_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    who = subject("bert")
+    drift = TextLoss(who, SentenceEmbedding(), who.read(PASSAGES, batch_tokens=40))
+    outputs = who.run(drift.text.batch(0)[0])
+    again = drift.objective.distance(
+        outputs, drift.objective.target(outputs, *drift.text.batch(0)), *drift.text.batch(0)
+    )
+    assert float(again.abs().max()) < 1e-6
+    monkeypatch.setattr(type(who), "run", None)
+    assert torch.equal(drift.each(), torch.zeros(len(PASSAGES), dtype=torch.float64))
+
+
 def outcome(losses: Tensor) -> Evaluation:
     return Evaluation(losses, torch.zeros(len(losses), 2), None)
 

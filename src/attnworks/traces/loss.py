@@ -32,7 +32,9 @@ class TextLoss:
     def losses(
         self, subject: Subject, batch: Batch, rows: Tensor, hook: LayerHook | None = None
     ) -> Float[Tensor, " b"]:
-        """One loss for each sentence of a batch."""
+        """One loss for each sentence of a batch. The original is at distance zero from itself, and is not run."""
+        if self.objective.relative and subject is self.original and hook is None:
+            return torch.zeros(len(rows))
         outputs = self._outputs(subject, batch, hook)
         if not self.objective.relative:
             return self.objective.losses(outputs, batch, rows)
