@@ -193,8 +193,8 @@ class Receipt:
         asked = self.asked
         if self.reshape == "prune":
             before, cut = (round(self.facts.get(name, 0)) for name in ("heads_before", "heads_cut"))
-            named, budget = asked.get("heads"), asked.get("budget")
-            how = f"ranked by {asked.get('by')}" if named == "auto" else str(named)
+            keep, budget = asked.get("keep"), asked.get("budget")
+            how = str(asked.get("heads")) if keep is None and budget is None else f"ranked by {asked.get('by')}"
             how += f", budget {budget}" if budget is not None else ""
             return f"Cut {cut:,} of {counted(before, 'head')} ({how})"
         where = asked.get("heads") or asked.get("where") or asked.get("layers")

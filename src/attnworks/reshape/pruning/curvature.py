@@ -25,6 +25,8 @@ from attnworks.training.objectives.contract import Outputs
 
 ROUNDS = 12
 """About this many rounds would rank all units."""
+MORE_TEXT = (2, 4)
+"""How many times the usual text is read, one after the other, while rankings by two halves of it disagree."""
 WANTED_DRAWS, MAX_DRAWS = 512, 3
 """Draws of a round over all sentences, as far as that needs no more than MAX_DRAWS for each sentence."""
 
@@ -99,8 +101,9 @@ def by_curvature(context: ReshapeContext, units: Sequence[PruneUnit], cut: int) 
     D is 1 - cos for the objective `embedding`, and KL(original || model) where the objective is a cross-entropy: of two
     models with the same loss on the calibration text, the one that is nearer to the original is better on other
     text. For any other loss, D is its rise, and H the mean of outer products of the gradients of all sentences.
-    Language models are also ranked on repeated random tokens (`ranked_text.py`): without them, the heads that copy from
-    the context are cut, which most prose does not need.
+    If rankings by two halves of the text disagree, two and then four times as much text is read, as far as there is
+    more. Language models are also ranked on repeated random tokens (`ranked_text.py`): without them, the heads that
+    copy from the context are cut, which most prose does not need.
 
     Source: gates of Michel et al. 2019; second-order pruning of LeCun et al. 1990 and, with H off the diagonal, Hassibi
     and Stork 1993; Gauss-Newton and Fisher matrices of Martens 2020.
@@ -109,7 +112,18 @@ def by_curvature(context: ReshapeContext, units: Sequence[PruneUnit], cut: int) 
     Departs: units are removed without a change of the other weights; H is computed from a few draws, with a relative
     error of about sqrt(2 / draws) for an entry of its diagonal.
     """
-    gates = GateGradients(context, units, rounds=math.ceil(cut / _per_round(units)))
+    order = _order(context, units, cut, times=1)
+    for times in MORE_TEXT:
+        agreement = order.agreement(lambda half: list(half)[:cut], [units])
+        if agreement is None or agreement.certain or order.all_read:
+            break
+        order = _order(context, units, cut, times=times)
+    return order
+
+
+def _order(context: ReshapeContext, units: Sequence[PruneUnit], cut: int, times: int) -> Order:
+    """The order by this many times the usual text."""
+    gates = GateGradients(context, units, rounds=math.ceil(cut / _per_round(units)), times=times)
     first = gates.gradients([])
 
     def by_half(half: slice) -> list[PruneUnit]:
@@ -139,9 +153,9 @@ class GateGradients:
     A forward or a backward pass over a batch is a step of the progress.
     """
 
-    def __init__(self, context: ReshapeContext, units: Sequence[PruneUnit], rounds: int) -> None:
+    def __init__(self, context: ReshapeContext, units: Sequence[PruneUnit], rounds: int, times: int = 1) -> None:
         self.units, self.seed, self.tell = units, context.seed, context.tell
-        text_loss, self.all_read = ranked_text(context.calibration, context.seed)
+        text_loss, self.all_read = ranked_text(context.calibration, context.seed, times)
         self.subject, self.objective = text_loss.original, text_loss.objective
         self.columns = {head: column for column, unit in enumerate(units) for head in unit}
         self.read = [(batch.to(self.subject.device), rows) for batch, rows in text_loss.batches()]

@@ -75,6 +75,11 @@ class Order:
             yield self._known[place]
             place += 1
 
+    @property
+    def all_read(self) -> bool:
+        """Whether the ranking read all of the calibration text, or none, so that there is no more to read."""
+        return self._text is None or self._text.all_read
+
     def agreement(
         self, first: Callable[[Iterable[PruneUnit]], Collection[PruneUnit]], groups: Iterable[Collection[PruneUnit]]
     ) -> Agreement | None:
@@ -103,6 +108,6 @@ class Order:
             return ()
         same, chance = (f"{100 * share:.0f} %" for share in agreement)
         halves = f"rankings by two halves of the text share {same} of the heads to cut, random rankings {chance}"
-        if self._text.all_read:
+        if self.all_read:
             return (f"The calibration text is too small to rank heads: {halves}. Give more text.",)
         return (f"Which heads to cut is uncertain: {halves}.",)

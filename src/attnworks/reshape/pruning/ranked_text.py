@@ -26,23 +26,26 @@ GRADIENT_TOKENS = 256
 """Padded tokens of a batch for gradients: few, as all its activations and logits are in memory at once."""
 
 
-def ranked_text(text_loss: TextLoss, seed: int) -> tuple[TextLoss, bool]:
-    """The loss on the text that heads are ranked on, in batches for gradients, and whether that is all of the text."""
+def ranked_text(text_loss: TextLoss, seed: int, times: int = 1) -> tuple[TextLoss, bool]:
+    """The loss on the text that heads are ranked on, in batches for gradients, and whether that is all of the text.
+
+    times    how many times as much text as usual
+    """
     text = text_loss.text
     if isinstance(text_loss.objective, NextToken):
         rows = sorted((part for index in _order(text) for part in windows(text.sides[0][index])), key=len)
-        step = _step([len(row) for row in rows])
+        step = _step([len(row) for row in rows], times)
         text = _of_rows(text, with_repeats(rows[::step], text_loss.original, seed))
     else:
-        step = _step([sum(len(rows[index]) for rows in text.sides) for index in _order(text)])
+        step = _step([sum(len(rows[index]) for rows in text.sides) for index in _order(text)], times)
         text = in_small_batches(text.part(slice(None, None, step)))
     return replace(text_loss, text=text), step == 1
 
 
-def _step(lengths: Sequence[int]) -> int:
+def _step(lengths: Sequence[int], times: int) -> int:
     """How far apart the texts are that are chosen, in the order of their lengths, so that RANKED_TOKENS are read."""
     fitting = int(RANKED_TOKENS * len(lengths) / sum(lengths))
-    wanted = min(max(fitting, MIN_RANKED_TEXTS), MAX_RANKED_TEXTS)
+    wanted = times * min(max(fitting, MIN_RANKED_TEXTS), MAX_RANKED_TEXTS)
     return max(1, -(-len(lengths) // wanted))
 
 
