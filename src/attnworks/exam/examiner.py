@@ -28,7 +28,7 @@ from attnworks.exam.measure import (
     missing_notes,
     overrides,
 )
-from attnworks.exam.measures import applicable_measures, choose_measures, layers_without_weights
+from attnworks.exam.measures import applicable_measures, choose_measures, layers_without_weights, takes_default
 from attnworks.exam.measures.cost import cost_of_sentence
 from attnworks.exam.reading import Reading, Readings, sentences_are
 from attnworks.exam.statistics import Accumulator, not_finite
@@ -133,11 +133,22 @@ DEEP_PASS_TOKENS = 1024
 """Approximate number of tokens whose whole forward pass is in memory at a time."""
 
 
+def _longest(batch: Batch) -> int:
+    return max(side.ids.shape[1] for side in (batch.source, batch.target) if side is not None)
+
+
+def _pieces(sentences: int, longest: int) -> list[slice]:
+    """Slices of a batch with about `DEEP_PASS_TOKENS` tokens each."""
+    step = max(1, DEEP_PASS_TOKENS // longest)
+    return [slice(start, start + step) for start in range(0, sentences, step)]
+
+
 @dataclass(frozen=True)
 class ExamSettings:
     """The keyword arguments of `attnworks.examine`.
 
-    With `pin=None` a sentence is chosen; with `probe=None` causal models are probed, unless `measures` are named.
+    With `pin=None` a sentence is chosen; with `probe=None` causal models are probed, unless only other than the
+    default `measures` are named.
     """
 
     measures: Sequence[str] | None = None
@@ -152,7 +163,7 @@ class ExamSettings:
         """The measures for a model: by default with probes if it is a causal language model."""
         chosen, probes = choose_measures(self.measures), MEASURES["probes"]
         is_causal = subject.abilities.kind == "decoder" and subject.source is not None
-        if self.probe or (self.probe is None and self.measures is None and is_causal):
+        if self.probe or (self.probe is None and takes_default(self.measures) and is_causal):
             return list(dict.fromkeys([*chosen, probes]))
         return [measure for measure in chosen if measure is not probes or self.probe is None]
 
@@ -289,10 +300,8 @@ class Examiner:
             self.advance(len(batch))
             return
         with torch.inference_mode():
-            longest = max(side.ids.shape[1] for side in (batch.source, batch.target) if side is not None)
-            step = max(1, DEEP_PASS_TOKENS // longest)
-            for piece in (batch.some(slice(start, start + step)) for start in range(0, len(batch), step)):
-                traces, errors = record_forward(self.subject, piece)
+            for piece in _pieces(len(batch), _longest(batch)):
+                traces, errors = record_forward(self.subject, batch.some(piece))
                 sound: set[Kind] = {trace.kind for trace in traces}
                 for (kind, _), error in errors.items():
                     if kind not in sound:
@@ -310,12 +319,14 @@ class Examiner:
                 self.refused.setdefault((measure.name, trace.kind), why)
 
     def _gradients(self, batch: Batch, rows: Tensor, objective: Objective) -> None:
-        for slot, gradient in gate_gradients(self.subject, objective, batch, rows).items():
-            self._fold(
-                PlacedSample(name, slot, sample)
-                for measure in self.gradient_measures
-                for name, sample in measure.gradient(slot, gradient).items()
-            )
+        """Some sentences at a time, since activations and logits stay in memory until the backward pass."""
+        for piece in _pieces(len(batch), _longest(batch)):
+            for slot, gradient in gate_gradients(self.subject, objective, batch.some(piece), rows[piece]).items():
+                self._fold(
+                    PlacedSample(name, slot, sample)
+                    for measure in self.gradient_measures
+                    for name, sample in measure.gradient(slot, gradient).items()
+                )
         self.advance(len(batch))
 
     def _ablate(self, batch: Batch, rows: Tensor, objective: Objective) -> None:
