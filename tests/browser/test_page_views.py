@@ -39,7 +39,7 @@ def test_every_view_opens(look: Open, request: pytest.FixtureRequest, host: str)
         ("#head=9.9", "Head 0.0"),
         ("#head=", "Head 0.0"),
         ("#depth", "Depth"),
-        ("#claim=S0.17", "Claims"),
+        ("#claims", "Claims"),
         ("#nowhere", "Story"),
         ("#%", "Story"),
         ("#head=enc.1.2&sentence=99&exam=-1", "Head 1.2"),
@@ -91,11 +91,6 @@ def test_coming_back_is_coming_to_the_same_place(look: Open, file_page: str) -> 
     shown.page.go_back()
     shown.drawn()
     expect(tile).to_be_in_viewport()
-
-
-def test_a_claim_is_opened(look: Open, file_page: str) -> None:
-    shown = look(file_page, "#claim=S0.17")
-    expect(shown.root.get_by_text("S0.17", exact=True).first).to_be_in_viewport()
 
 
 def sentence(shown: Shown) -> Locator:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -17,6 +18,7 @@ from attnworks.core.tensors import Scratch
 from attnworks.exam.attended import AttendedSums
 from attnworks.exam.examination import Examination, one_sentence, pin_maps, pinned_text
 from attnworks.exam.findings import find
+from attnworks.exam.headline import FIRST_TOKEN
 from attnworks.exam.lineage import LINEAGE, ReshapeRecord, lineage_of
 from attnworks.exam.measure import (
     MEASURES,
@@ -128,6 +130,9 @@ def _overflows(X: Tensor, real: Tensor) -> bool:
 
 MIN_SENTENCES_FOR_INTERVALS = 3
 """With fewer sentences, a note says that they are too few for intervals and comparisons."""
+
+PLAIN_NAME = re.compile(r"[\[<]\|?\w{1,24}\|?[\]>]")
+"""Names of special tokens that stand in sentences as they are."""
 
 DEEP_PASS_TOKENS = 1024
 """Approximate number of tokens whose whole forward pass is in memory at a time."""
@@ -402,9 +407,20 @@ class Examiner:
             about["without"] = list(self.settings.without)
         if self.subject.folder is not None and (curves := read_curves(self.subject.folder)):
             about[TRAINING] = curves
+        if (first := self._first_token()) is not None:
+            about["first_token"] = first
         if any(measure.name == "cost" for measure in self.measures):
             about["cost"] = cost_of_sentence(self.subject, self._first_sentence())
         return about
+
+    def _first_token(self) -> str | None:
+        """The name of the special token that begins every sentence of a model with one stack, such as [CLS] or <s>."""
+        rows = self.text.sides[0]
+        same = {row.ids[0] for row in rows if row.special and row.special[0]}
+        if len(self.text.sides) > 1 or len(same) != 1 or not all(row.special and row.special[0] for row in rows):
+            return None
+        names = [self.subject.tokens_of(sentence)[0][0] for sentence in one_sentence(self.text)]
+        return next((name for name in names if PLAIN_NAME.fullmatch(name)), None)
 
 
 def _names(measures: Sequence[Measure]) -> str:
@@ -454,8 +470,10 @@ def run_examination(
     if receipts and (lineage := lineage_of(receipts, about_model["heads"])) is not None:
         about_model[LINEAGE] = lineage.to_json()
     readings = exam.readings()
+    first = about_model.get("first_token", FIRST_TOKEN)
+    findings = tuple(replace(found, text=found.text.replace(FIRST_TOKEN, first)) for found in find(readings))
     return Examination(
         model=about_model, corpus={**(about or {}), **text.about()}, readings=readings,
-        findings=find(readings), notes=(*subject.remarks, *subject.remarks_on_layers(), *exam.notes), pins=pins,
+        findings=findings, notes=(*subject.remarks, *subject.remarks_on_layers(), *exam.notes), pins=pins,
         attended=exam.attended.result(subject),
     )  # fmt: skip

@@ -6,13 +6,12 @@ import type { Pin } from "../contract";
 import { Choice, Picker } from "../controls";
 import { Figure } from "../figure";
 import { Heatmap, matrixTable, word } from "../heatmap";
-import { digits, type HeadName } from "../readings";
+import { type HeadName } from "../readings";
 import { choose, exam, linkTo, page, pin } from "../store";
-import { DataTable } from "../table";
 import "./alignment.css";
 import { BeamTree } from "./beam";
 import { useLoaded } from "./loaded";
-import { WordLines, strongestOf, type Alignment } from "./word_lines";
+import { WordLines, type Alignment } from "./word_lines";
 
 export function AlignmentView(): JSX.Element {
   const { pins } = exam.value;
@@ -152,42 +151,9 @@ function Words({ pin: shown }: { pin: Pin }): JSX.Element | null {
               height={460}
             />
           </Figure>
-          <InWords {...alignment} />
         </div>
       )}
     </>
-  );
-}
-
-function InWords(alignment: Alignment): JSX.Element {
-  return (
-    <div class="card">
-      <h3>The same attention as a table</h3>
-      <DataTable
-        caption="The source words with the most attention for each target word, with their share of it"
-        columns={[
-          { name: "position", numeric: true },
-          { name: "target word" },
-          { name: "source word" },
-          { name: "share", numeric: true },
-          { name: "next source words" },
-        ]}
-        rows={alignment.written.map((token, place) => {
-          const [first, ...others] = strongestOf(alignment, { side: "written", place }, 3);
-          return {
-            key: String(place),
-            cells: [
-              String(place + 1),
-              word(token),
-              word(alignment.read[first?.place ?? -1]),
-              first?.weight ?? null,
-              others.map((one) => `${word(alignment.read[one.place])} ${digits(one.weight)}`).join(", "),
-            ],
-          };
-        })}
-        sortBy={0}
-      />
-    </div>
   );
 }
 

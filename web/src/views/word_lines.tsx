@@ -123,7 +123,7 @@ function weightsOf({ read, written, weights }: Alignment, { side, place }: Chose
     : written.map((_, row) => weights[row * read.length + place] ?? 0);
 }
 
-export function strongestOf(alignment: Alignment, chosen: Chosen, count: number): { place: number; weight: number }[] {
+function strongestOf(alignment: Alignment, chosen: Chosen, count: number): { place: number; weight: number }[] {
   return weightsOf(alignment, chosen)
     .map((weight, place) => ({ place, weight }))
     .sort((a, b) => b.weight - a.weight)

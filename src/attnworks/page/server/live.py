@@ -14,7 +14,7 @@ from torch import Tensor
 from attnworks.core.errors import UsageError
 from attnworks.exam.examination import Examination
 from attnworks.exam.examiner import ExamSettings, run_examination
-from attnworks.exam.measures import PAGE_MEASURES, layers_without_weights
+from attnworks.exam.measures import PAGE_MEASURES
 from attnworks.models.modes import inference_mode
 from attnworks.page.blobs import rounded
 from attnworks.page.contents import Contents, PageExam, exam_contents, exam_label, page_contents
