@@ -71,6 +71,7 @@ export const views = computed<View[]>(() => {
   const crosses = exams.some(({ model }) => model.kinds.includes("cross"));
   const apply: Partial<Record<View, boolean>> = {
     alignment: crosses,
+    claims: exams.some(({ readings }) => Object.keys(readings).some((name) => name.startsWith("bounds."))),
     compare: exams.length > 1 || live?.reshape === true,
   };
   return VIEWS.filter((view) => apply[view] ?? true);

@@ -3,7 +3,7 @@ import { useSignal } from "@preact/signals";
 import type { JSX } from "preact";
 import { mapOf } from "../blobs";
 import type { Pin } from "../contract";
-import { Choice, Picker } from "../controls";
+import { Picker } from "../controls";
 import { Figure } from "../figure";
 import { Heatmap, matrixTable, word } from "../heatmap";
 import { type HeadName } from "../readings";
@@ -85,11 +85,8 @@ function Sentences({ of: { tokens, target, translation } }: { of: Pin }): JSX.El
 
 // Words ---------------------------------------------------------------------------------------------------------------
 
-const LINES = ["all", "strongest"] as const;
-
 function Words({ pin: shown }: { pin: Pin }): JSX.Element | null {
   const which = useSignal("");
-  const lines = useSignal<(typeof LINES)[number]>("all");
   const heads = crossHeads(shown);
   const layers = [...new Set(heads.map(({ layer }) => layer))];
   const options = [
@@ -111,13 +108,6 @@ function Words({ pin: shown }: { pin: Pin }): JSX.Element | null {
     <>
       <div class="row alignment-controls">
         <Picker label="Attention" options={options} value={chosen.value} onChange={(value) => (which.value = value)} />
-        <Choice
-          label="Lines"
-          options={LINES}
-          value={lines.value}
-          words={{ strongest: "strongest per word" }}
-          onChange={(value) => (lines.value = value)}
-        />
         {maps > 0 && maps < taken.length && (
           <p class="small muted">
             of the {maps} of {taken.length} heads whose full maps were kept
@@ -135,7 +125,7 @@ function Words({ pin: shown }: { pin: Pin }): JSX.Element | null {
             words="Source words are above or on the left, target words below or on the right. The thicker a line, the larger the attention weight."
             table={table}
           >
-            <WordLines {...alignment} strongest={lines.value === "strongest"} label="Source words and target words" />
+            <WordLines {...alignment} label="Source words and target words" />
           </Figure>
           <Figure
             id="alignment-matrix"

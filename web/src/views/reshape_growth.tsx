@@ -4,8 +4,8 @@ import { addressed } from "../addressed";
 import { Picker } from "../controls";
 import type { Exam } from "../contract";
 import { Figure } from "../figure";
-import { alongDepth, doesNotApply, headsOf, kindsOf, layersOf, ofHead, reading, shown, slotName } from "../readings";
-import { exam, linkTo, page } from "../store";
+import { alongDepth, headsOf, kindsOf, layersOf, ofHead, reading, shown, slotName } from "../readings";
+import { exam, linkTo } from "../store";
 import { Command } from "./command";
 import { HeadCells } from "./head_cells";
 import { Says } from "./says";
@@ -22,7 +22,7 @@ export function GrowthPart(): JSX.Element | null {
   const of = exam.value;
   const there = GROWTHS.filter(({ kind }) => kindsOf(of).some((stack) => reading(of, nameOf(kind), stack) !== null));
   const growth = there.find(({ kind }) => kind === chosen.value) ?? there[0];
-  if (growth === undefined) return <Missing />;
+  if (growth === undefined) return null;
   const rows = rowsOf(of, nameOf(growth.kind));
   const cells = rows.flatMap((row) => row.cells);
   const values = cells.map(({ value }) => value ?? 0);
@@ -49,7 +49,9 @@ export function GrowthPart(): JSX.Element | null {
         <HeadCells
           label={`${growth.title}; rows are layers, columns are heads`}
           columns={
-            byHead ? Array.from({ length: Math.max(...rows.map((row) => row.cells.length)) }, String) : ["layer"]
+            byHead
+              ? Array.from({ length: Math.max(...rows.map((row) => row.cells.length)) }, (_, head) => `${head}`)
+              : ["layer"]
           }
           rows={rows}
           most={Math.max(...values)}
@@ -64,15 +66,6 @@ export function GrowthPart(): JSX.Element | null {
         )}
       </Figure>
     </section>
-  );
-}
-
-function Missing(): JSX.Element | null {
-  if (page.value.live !== null || doesNotApply(exam.value, "bottleneck")) return null;
-  return (
-    <p class="muted small">
-      Where capacity is missing was not measured: <Command text="attnworks examine MODEL --measures bottleneck" />
-    </p>
   );
 }
 
