@@ -222,7 +222,8 @@ def test_a_careless_page_is_noticed(browser: Browser, tmp_path, careless: str, t
 
 
 def test_advice_and_receipts_tell_intervals_and_the_loss_at_length(look: Open, file_page: str) -> None:
-    main = look(file_page, "#reshape").root.locator("main")
+    shown = look(file_page, "#reshape")
+    main = shown.root.locator("main")
     for told in (
         "Nothing makes the whole model measurably faster: leave it as it is, or ask for longer texts. One layer can be "
         "swapped: attention takes 70 % of its time (65 % to 75 %); the whole model has no measurable gain",
@@ -233,6 +234,7 @@ def test_advice_and_receipts_tell_intervals_and_the_loss_at_length(look: Open, f
         "-20 % (95 % interval 0.700 to 0.900)",
     ):
         expect(main).to_contain_text(told)
+    shown.choose("Show as a table", "#reshape-advice-plot")
     expect(main.get_by_role("row", name="window:window=64").first).to_contain_text("no measurable gain")
 
 

@@ -116,7 +116,7 @@ function Sides({ before, after }: { before: Exam; after: Exam }): JSX.Element | 
     <div class="card">
       <DataTable
         caption="The two examinations"
-        columns={["", "before", "after"].map((name) => ({ name }))}
+        columns={["what differs", "before", "after"].map((name) => ({ name }))}
         rows={rows.map(([what, one, two]) => ({ key: what!, cells: [what!, one || "-", two || "-"] }))}
       />
     </div>
