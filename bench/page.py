@@ -21,14 +21,16 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from io import BytesIO
 from pathlib import Path
 from statistics import median
 from typing import Any, Literal
 
+from PIL import Image
 from playwright.sync_api import Browser, sync_playwright
 from transformers import BertConfig, BertModel
 
-from attnworks import examine
+from attnworks import examine, prune
 from attnworks.hf.open import open_model
 from attnworks.page.contents import PageExam
 from attnworks.page.file import report
@@ -37,8 +39,11 @@ from attnworks.text.grammar import grammar_passages
 QUIET = ("--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update")
 PICTURES: dict[str, tuple[str, Literal["light", "dark"]]] = {
     "page_overview.png": ("", "light"),
-    "page_head.png": ("#head=2.3", "dark"),
+    "page_head.png": ("#head=1.8", "dark"),
+    "page_compare.png": ("#compare", "light"),
 }
+COLOURS = 128
+"""Of a picture in the documentation, which is then a quarter as large."""
 
 
 @contextmanager
@@ -124,7 +129,9 @@ SETTLED = "() => new Promise((done) => requestAnimationFrame(() => requestAnimat
 def many_heads(layers: int, heads: int) -> None:
     """Milliseconds; a longest task of 0 means that none took 50 ms or more."""
     tokenizer = open_model(minilm(), output_layer=False).tokenizer
-    config = BertConfig(num_hidden_layers=layers, num_attention_heads=heads, hidden_size=10 * heads, intermediate_size=64)
+    config = BertConfig(
+        num_hidden_layers=layers, num_attention_heads=heads, hidden_size=10 * heads, intermediate_size=64
+    )
     exam = examine(
         BertModel(config).eval(), grammar_passages(8), tokenizer=tokenizer, name="random", measures="default,importance"
     )
@@ -160,20 +167,29 @@ def many_heads(layers: int, heads: int) -> None:
 
 
 def pictures(folder: Path) -> None:
-    exam = examine(minilm(), texts=grammar_passages(64), measures="all", name="all-MiniLM-L6")
+    """The first screen and a head of all-MiniLM-L6, and what changes when a quarter of its heads are pruned."""
+    measures = ["default", "importance", "ablation"]
     with tempfile.TemporaryDirectory() as home, browsing() as browser:
-        file = report(PageExam(exam, "all-MiniLM-L6"), Path(home) / "report.html").path
+        pruned = Path(home) / "pruned"
+        prune(minilm(), keep=0.75, by="gradient", sentences=64, out=pruned)
+        exams = [
+            PageExam(examine(str(model), grammar_passages(64), measures=measures, name=name), name)
+            for model, name in ((minilm(), "all-MiniLM-L6"), (pruned, "pruned"))
+        ]
+        one = report(exams[0], Path(home) / "one.html").path
+        both = report(exams, Path(home) / "both.html", model=pruned).path
         for name, (place, scheme) in PICTURES.items():
-            take(browser, file.as_uri() + place, scheme, folder / name)
+            take(browser, (both if place == "#compare" else one).as_uri() + place, scheme, folder / name)
 
 
 def take(browser: Browser, address: str, scheme: Literal["light", "dark"], picture: Path) -> None:
-    context = browser.new_context(viewport={"width": 1180, "height": 860}, color_scheme=scheme)
+    context = browser.new_context(viewport={"width": 1280, "height": 860}, color_scheme=scheme)
     page = context.new_page()
     page.goto(address)
     page.wait_for_selector("body[data-ready]", state="attached")
-    page.wait_for_timeout(500)
-    page.screenshot(path=picture)
+    page.evaluate(SETTLED)
+    few = Image.open(BytesIO(page.screenshot())).convert("RGB").quantize(COLOURS, dither=Image.Dither.NONE)
+    few.save(picture, optimize=True)
     context.close()
 
 

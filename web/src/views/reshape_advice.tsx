@@ -66,9 +66,8 @@ function Advised({ advice }: { advice: Advice }): JSX.Element {
         words={
           <>
             Each point is a mechanism in one layer; good ones are at the top left. Rings mark the advised mix. The line
-            is the largest error allowed for a mix, as root mean square over all layers: {percent(advice.max_error)}; a
-            single layer may be to the right of it if other layers stay unchanged. Errors are relative errors of
-            attention, measured on texts of up to {whole(advice.tried_at)} tokens.
+            is the largest error allowed for a mix, as root mean square over all layers: {percent(advice.max_error)}.
+            Errors are relative errors of attention, measured on texts of up to {whole(advice.tried_at)} tokens.
           </>
         }
         table={table}
