@@ -103,8 +103,7 @@ class Shown:
     def drawn(self, address: str = "") -> None:
         """Waits until the view of this address is there."""
         view = address.lstrip("#").partition("&")[0].partition("=")[0] or "story"
-        words = {"claim": "claims"}.get(view, view).capitalize()
-        self.root.locator("nav a[aria-current=page]", has_text=words).wait_for()
+        self.root.locator("nav a[aria-current=page]", has_text=view.capitalize()).wait_for()
         self.root.locator("main h2").first.wait_for()
         self.settle()
 

@@ -104,8 +104,8 @@ def exams(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Examination]:
     folder = tmp_path_factory.mktemp("exams")
     return {
         "bert": tiny_exam(folder / "bert", "bert", measures=["all"]),
-        "bart": tiny_exam(folder / "bart", "bart"),
-        "changed": tiny_exam(folder / "changed", "bart", seed=1),
+        "bart": tiny_exam(folder / "bart", "bart", measures=["default", "bounds"]),
+        "changed": tiny_exam(folder / "changed", "bart", seed=1, measures=["default", "bounds"]),
     }
 
 

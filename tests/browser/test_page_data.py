@@ -142,8 +142,9 @@ def test_rank_curves_are_drawn_with_and_without_outlying_tokens(
 
 def test_even_attention_is_drawn_beside_a_head_and_among_its_forms(look: Open, file_page: str) -> None:
     shown = look(file_page, "#head=enc.0.1")
+    shown.root.locator("summary", has_text="Structured forms").click()
     for figure in ("offsets", "forms"):
-        shown.root.locator(f"#{figure}").get_by_role("button", name="Table", exact=True).click()
+        shown.choose("Show as a table", f"#{figure}")
     shown.settle()
     table = shown.root.locator("#offsets").get_by_role("table")
     assert table.locator("th").all_inner_texts()[:3] == ["distance", "attention", "even attention"]

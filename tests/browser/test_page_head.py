@@ -51,7 +51,7 @@ def test_theory_is_folded(look: Open, file_page: str) -> None:
     for title, figure in (
         ("Compared with all heads", "#standing"),
         ("Structured forms", "#forms"),
-        ("Singular values", "#energy"),
+        ("Singular values", "#spectrum"),
     ):
         expect(shown.root.locator(figure)).to_have_count(0)
         shown.root.locator("summary", has_text=title).click()

@@ -75,7 +75,7 @@ def test_letters_belong_to_what_is_typed_in(look: Open, file_page: str) -> None:
     find.focus()
     shown.page.keyboard.type("j1?")
     expect(find).to_have_value("j1?")
-    shown.drawn("overview")
+    shown.drawn("story")
 
 
 def test_arrows_walk_over_the_grid(visit: Open, file_page: str) -> None:

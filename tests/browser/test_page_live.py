@@ -133,7 +133,7 @@ def test_changes_are_not_told_of_before_they_are_answered(look: Open, live_page:
     expect(chips(shown)).to_have_count(1)
     expect(shown.root.get_by_text("running the model …")).to_be_visible()
     assert shown.root.get_by_text("The output of the last layer changed by").count() == 0
-    assert shown.root.get_by_text("Measures of this sentence").count() == 0
+    assert shown.root.get_by_text("Dashed: the original model.").count() == 0
     held[0].continue_()
     shown.page.unroute("**/api/look")
     expect(shown.root.get_by_text("The output of the last layer changed by")).to_be_visible()

@@ -143,7 +143,7 @@ def test_the_shares_of_layers_are_those_of_the_exam(look: Open, file_page: str, 
     work = work_of(ModelReadings(exams["bert"].readings))
     assert work is not None
     shown = look(file_page, **DESK)
-    shown.root.locator("#story-work-figure").get_by_role("button", name="Table").click()
+    shown.choose("Show as a table", "#story-work-figure")
     rows = shown.root.locator("#story-work-figure tbody tr").all_inner_texts()
     shares = [float(row.split()[-1]) for row in rows]
     assert shares == pytest.approx(list(work.layers.values()), abs=2e-3) and sum(shares) == pytest.approx(1, abs=5e-3)

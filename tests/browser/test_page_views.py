@@ -39,7 +39,7 @@ def test_every_view_opens(look: Open, request: pytest.FixtureRequest, host: str)
         ("#head=9.9", "Head 0.0"),
         ("#head=", "Head 0.0"),
         ("#depth", "Depth"),
-        ("#claim=S0.17", "Claims"),
+        ("#claims", "Claims"),
         ("#nowhere", "Story"),
         ("#%", "Story"),
         ("#head=enc.1.2&sentence=99&exam=-1", "Head 1.2"),
@@ -91,11 +91,6 @@ def test_coming_back_is_coming_to_the_same_place(look: Open, file_page: str) -> 
     shown.page.go_back()
     shown.drawn()
     expect(tile).to_be_in_viewport()
-
-
-def test_a_claim_is_opened(look: Open, file_page: str) -> None:
-    shown = look(file_page, "#claim=S0.17")
-    expect(shown.root.get_by_text("S0.17", exact=True).first).to_be_in_viewport()
 
 
 def sentence(shown: Shown) -> Locator:
@@ -227,7 +222,8 @@ def test_a_careless_page_is_noticed(browser: Browser, tmp_path, careless: str, t
 
 
 def test_advice_and_receipts_tell_intervals_and_the_loss_at_length(look: Open, file_page: str) -> None:
-    main = look(file_page, "#reshape").root.locator("main")
+    shown = look(file_page, "#reshape")
+    main = shown.root.locator("main")
     for told in (
         "Nothing makes the whole model measurably faster: leave it as it is, or ask for longer texts. One layer can be "
         "swapped: attention takes 70 % of its time (65 % to 75 %); the whole model has no measurable gain",
@@ -238,6 +234,7 @@ def test_advice_and_receipts_tell_intervals_and_the_loss_at_length(look: Open, f
         "-20 % (95 % interval 0.700 to 0.900)",
     ):
         expect(main).to_contain_text(told)
+    shown.choose("Show as a table", "#reshape-advice-plot")
     expect(main.get_by_role("row", name="window:window=64").first).to_contain_text("no measurable gain")
 
 

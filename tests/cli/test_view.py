@@ -58,6 +58,16 @@ def test_with_a_display_it_is_opened(text: Path, monkeypatch: pytest.MonkeyPatch
     assert "opened in the browser" in view(tiny_folder("bert"), "--text", text, "--measures", "rank").stdout
 
 
+def test_the_work_of_heads_is_shown_without_being_asked_for(text: Path) -> None:
+    """Also of the page of an examination; named measures are taken alone."""
+    model = tiny_folder("bert")
+    page = attnworks.view(model, text, out="work.html", open=False).contents.page["exams"][0]
+    assert page["work"]["reading"] == "importance.gradient" and sum(page["work"]["layers"].values()) == pytest.approx(1)
+    examined = attnworks.examine(model, text, report="report.html")
+    assert examined.readings.of("importance.gradient") and examined.readings.of("roles.label")
+    assert attnworks.view(model, text, measures="rank", open=False).contents.page["exams"][0]["work"] is None
+
+
 def test_json_and_a_pin(text: Path) -> None:
     result = view(tiny_folder("bert"), "--text", text, "--measures", "rank", "--pin", "the cat sees it .", "--json")
     assert result.stderr == "" and json.loads(result.stdout)["path"] == "bert.html"

@@ -119,7 +119,7 @@ def test_untrained_heads_come_first() -> None:
     changes = certain(by_head("ablation.change", [[0.9, 0.0], [0.0, 0.0]]))
     assert said(even, sinks, changes) == "All heads attend nearly evenly, as in an untrained model."
     some = by_head("roles.evenness", [[0.95, 0.2], [0.3, 0.1]])
-    assert "untrained" not in said(some, sinks) and "quarter of the heads attend nearly evenly" in said(some, sinks)
+    assert "untrained" not in said(some, sinks) and "; a quarter attend nearly evenly" in said(some, sinks)
 
 
 def test_copying_with_induction_heads() -> None:
@@ -215,3 +215,11 @@ def test_the_headline_is_the_first_line() -> None:
         "text": exam.headline.text,
         "evidence": [f.evidence for f in exam.headline.facts],
     }
+
+
+def test_a_special_first_token_is_named() -> None:
+    """Where all sentences begin with it; elsewhere it is the first token."""
+    sinks = by_head("roles.sink", [["first", "first"], ["first", "none"]])
+    readings = Readings([sinks])
+    assert headline_of(readings, "[CLS]").text == "Three quarters of the heads rest on [CLS]."
+    assert headline_of(readings).text == "Three quarters of the heads rest on the first token."

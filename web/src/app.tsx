@@ -147,7 +147,6 @@ function Keys({ dialog }: { dialog: { current: HTMLDialogElement | null } }): JS
     ["arrows", "move between heads, words or dots (when one has the focus)"],
     ["arrows, + − 0", "move over the cells of a matrix, zoom in, zoom out, show all (when it has the focus)"],
     ["c, p, o", "cut the head, project it onto the form, open it (live, Reshape view)"],
-    ["/, j k", "search the statements, next one, previous one (Claims view)"],
     ["?", "show this list"],
   ];
   return (

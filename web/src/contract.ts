@@ -41,9 +41,11 @@ export interface Exam {
     heads: Record<string, number>;
     parameters?: number;
     dtype?: string;
-    /** What was done to a reshaped model, first to last, in a few words each. */
+    /** The special token that begins every sentence, such as [CLS]. */
+    first_token?: string;
     /** Curves of the run, by name: "training loss". */
     training?: Record<string, { step: number[]; value: number[] }>;
+    /** What was done to a reshaped model, first to last, in a few words each. */
     lineage?: { reshapes: string[]; [more: string]: unknown };
     [more: string]: unknown;
   };

@@ -159,8 +159,8 @@ function show(text: string, changes: Changes, now: Answer): void {
 }
 
 function lookAtSecond(): void {
-  const { view, head, claim } = route.value;
-  const where = head !== null ? `head=${head}` : claim !== null ? `claim=${claim}` : view;
+  const { view, head } = route.value;
+  const where = head !== null ? `head=${head}` : view;
   history.replaceState(null, "", `#${where}&exam=1`);
   dispatchEvent(new HashChangeEvent("hashchange"));
 }

@@ -26,7 +26,17 @@ export function kindsOf(exam: Exam): Kind[] {
   return KINDS.filter((kind) => exam.model.kinds.includes(kind));
 }
 
-export function headsOf(exam: Exam): HeadName[] {
+const known = new WeakMap<Exam, HeadName[]>();
+const byText = new WeakMap<Exam, Map<string, HeadName>>();
+
+/** Made once for an examination, since a model may have thousands of heads. */
+export function headsOf(exam: Exam): readonly HeadName[] {
+  let heads = known.get(exam);
+  if (heads === undefined) known.set(exam, (heads = allHeads(exam)));
+  return heads;
+}
+
+function allHeads(exam: Exam): HeadName[] {
   return kindsOf(exam).flatMap((kind) =>
     layersOf(exam, kind).flatMap((layer) =>
       Array.from({ length: exam.model.heads[slotName(kind, layer)] ?? 0 }, (_, head) => ({
@@ -49,7 +59,12 @@ export function layersOf(exam: Exam, kind: Kind): number[] {
 
 /** "enc.3.7"; "3.7" is the first of this number, that of the encoder if there is one. */
 export function parseHead(exam: Exam, text: string): HeadName | null {
-  return headsOf(exam).find(({ name, layer, head }) => name === text || `${layer}.${head}` === text) ?? null;
+  let found = byText.get(exam);
+  if (found === undefined) {
+    byText.set(exam, (found = new Map()));
+    for (const one of headsOf(exam).toReversed()) found.set(`${one.layer}.${one.head}`, one).set(one.name, one);
+  }
+  return found.get(text) ?? null;
 }
 
 /** enc.0.5, or enc.0.5 → enc.0.2 where the second model has the head under another number. */

@@ -8,7 +8,6 @@ export type View = (typeof VIEWS)[number];
 interface Route {
   view: View;
   head: string | null;
-  claim: string | null;
 }
 
 const NOTHING: Page = {
@@ -56,16 +55,14 @@ if (location.protocol === "about:") {
   });
 }
 
-/** #depth, #head=enc.3.7, #claim=S0.17; behind it &sentence=1 and &exam=1. */
+/** #depth, #head=enc.3.7; behind it &sentence=1 and &exam=1. */
 export const route = computed<Route>(() => {
   const said = new URLSearchParams(address.value.slice(1));
   const [first] = said.keys();
   const head = said.get("head");
-  const claim = said.get("claim");
-  if (head !== null) return { view: "head", head: head || null, claim: null };
-  if (claim !== null) return { view: "claims", head: null, claim };
+  if (head !== null) return { view: "head", head: head || null };
   const view = views.value.find((name) => name === first) ?? "story";
-  return { view, head: null, claim: null };
+  return { view, head: null };
 });
 
 /** The views that have something to show for these examinations. */
@@ -74,6 +71,7 @@ export const views = computed<View[]>(() => {
   const crosses = exams.some(({ model }) => model.kinds.includes("cross"));
   const apply: Partial<Record<View, boolean>> = {
     alignment: crosses,
+    claims: exams.some(({ readings }) => Object.keys(readings).some((name) => name.startsWith("bounds."))),
     compare: exams.length > 1 || live?.reshape === true,
   };
   return VIEWS.filter((view) => apply[view] ?? true);
@@ -103,7 +101,7 @@ export interface Which {
 
 export function linkTo(view: View, what?: string, which: Which = {}): string {
   const { exam: examined = examIndex.value, sentence = pinIndex.value } = which;
-  const where = what === undefined ? view : `${view === "claims" ? "claim" : view}=${encodeURIComponent(what)}`;
+  const where = what === undefined ? view : `${view}=${encodeURIComponent(what)}`;
   const parts = [
     where,
     ...(examined > 0 ? [`exam=${examined}`] : []),
@@ -118,8 +116,8 @@ export function goTo(view: View, what?: string): void {
 
 /** Another sentence, or another examination, in the same view. */
 export function choose(which: Which): void {
-  const { view, head, claim } = route.value;
-  location.hash = linkTo(view, head ?? claim ?? undefined, which);
+  const { view, head } = route.value;
+  location.hash = linkTo(view, head ?? undefined, which);
 }
 
 // Light and dark --------------------------------------------------------------------------------------------------------

@@ -19,7 +19,7 @@ from attnworks.exam.compare import Comparison, compare_exams
 from attnworks.exam.examination import Examination
 from attnworks.exam.examiner import ExamSettings, run_examination
 from attnworks.exam.folder import check_exam_place, is_exam_folder, read_exam, write_exam
-from attnworks.exam.measures import choose_measures
+from attnworks.exam.measures import PAGE_MEASURES, choose_measures
 from attnworks.page.browser import open_file
 from attnworks.page.contents import PageExam, exam_label
 from attnworks.page.file import WrittenPage, check_out
@@ -73,7 +73,8 @@ def examine(
         sentences: Read at most this number of sentences of a file or corpus. Default: 256.
         join_pairs: Let a model with one stack read source and target of every pair as one sequence, such as
             [CLS] source [SEP] target [SEP]; in a pin, a tab separates them. Default: False, read the sources alone.
-        measures: Names of measures; ["all"] for every measure. Default: None, the fast ones.
+        measures: Names of measures; "all" for every measure, "default" for the fast ones. Default: None, the fast
+            ones, and with `report` also importance.
         probe: Also run the model on probes: repeated random tokens, and a needle in a text. They decide which heads
             attend to the previous token, continue what was repeated, or retrieve. Default: None, for causal models
             without named `measures`.
@@ -106,7 +107,7 @@ def examine(
         check_exam_place(Path(out))
     if report is not None:
         check_out(Path(report))
-    measures = _check_measures(measures)
+    measures = _check_measures(PAGE_MEASURES if measures is None and report is not None else measures)
     opened = as_subject(
         subject,
         tokenizer,
@@ -193,7 +194,8 @@ def view(
         sentences: Read at most this number of sentences of a file or corpus. Default: 256.
         join_pairs: Let a model with one stack read source and target of every pair as one sequence, such as
             [CLS] source [SEP] target [SEP]; in a pin, a tab separates them. Default: False, read the sources alone.
-        measures: Names of measures; ["all"] for every measure. Default: None, the fast ones.
+        measures: Names of measures; "all" for every measure, "default" for the fast ones. Default: None, the fast
+            ones and importance.
         probe: Also run the model on probes: repeated random tokens, and a needle in a text.
             Default: None, for causal models without named `measures`.
         objective: Loss that importance, ablation and bottleneck use: "lm", "mlm", "seq2seq", "embedding",
@@ -237,7 +239,8 @@ def view(
         if shown.folder is not None and receipts_of(str(shown.folder)):
             model = shown.folder
         shown = examine(
-            shown, texts, parses=parses, sentences=sentences, join_pairs=join_pairs, measures=measures, probe=probe,
+            shown, texts, parses=parses, sentences=sentences, join_pairs=join_pairs,
+            measures=PAGE_MEASURES if measures is None else measures, probe=probe,
             objective=objective, pin=pin, batch_tokens=batch_tokens, seed=seed, progress=progress,
         )  # fmt: skip
     page = write_page(PageExam(shown, label), file, model=model)

@@ -64,8 +64,8 @@ def exam_options(command: F) -> F:
             "--measures",
             callback=comma_separated,
             metavar="NAMES",
-            help="Measures to compute, comma-separated; all for every measure, whose costs are printed first.  "
-            "[default: the fast ones; see --list-measures]",
+            help="Measures to compute, comma-separated: names of --list-measures, default for the fast ones, or all, "
+            "whose costs are printed first.  [default: default; for a page default,importance]",
         ),
         click.option(
             "--probe/--no-probe",

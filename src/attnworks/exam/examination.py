@@ -130,7 +130,12 @@ class Examination:
         """The two or three facts with the largest effect, in one sentence, with the figures behind it."""
         from attnworks.exam.headline import headline_of
 
-        return headline_of(self.readings)
+        return headline_of(self.readings, self.first_token)
+
+    @property
+    def first_token(self) -> str:
+        """What sentences call the first token: its name where it is always the same special one, such as [CLS]."""
+        return str(self.model.get("first_token", "the first token"))
 
     def grouped_findings(self) -> dict[str, list[ExamFinding]]:
         """Heading -> its findings, in their order."""

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -17,6 +18,7 @@ from attnworks.core.tensors import Scratch
 from attnworks.exam.attended import AttendedSums
 from attnworks.exam.examination import Examination, one_sentence, pin_maps, pinned_text
 from attnworks.exam.findings import find
+from attnworks.exam.headline import FIRST_TOKEN
 from attnworks.exam.lineage import LINEAGE, ReshapeRecord, lineage_of
 from attnworks.exam.measure import (
     MEASURES,
@@ -28,7 +30,7 @@ from attnworks.exam.measure import (
     missing_notes,
     overrides,
 )
-from attnworks.exam.measures import applicable_measures, choose_measures, layers_without_weights
+from attnworks.exam.measures import applicable_measures, choose_measures, layers_without_weights, takes_default
 from attnworks.exam.measures.cost import cost_of_sentence
 from attnworks.exam.reading import Reading, Readings, sentences_are
 from attnworks.exam.statistics import Accumulator, not_finite
@@ -129,15 +131,29 @@ def _overflows(X: Tensor, real: Tensor) -> bool:
 MIN_SENTENCES_FOR_INTERVALS = 3
 """With fewer sentences, a note says that they are too few for intervals and comparisons."""
 
+PLAIN_NAME = re.compile(r"[\[<]\|?\w{1,24}\|?[\]>]")
+"""Names of special tokens that stand in sentences as they are."""
+
 DEEP_PASS_TOKENS = 1024
 """Approximate number of tokens whose whole forward pass is in memory at a time."""
+
+
+def _longest(batch: Batch) -> int:
+    return max(side.ids.shape[1] for side in (batch.source, batch.target) if side is not None)
+
+
+def _pieces(sentences: int, longest: int) -> list[slice]:
+    """Slices of a batch with about `DEEP_PASS_TOKENS` tokens each."""
+    step = max(1, DEEP_PASS_TOKENS // longest)
+    return [slice(start, start + step) for start in range(0, sentences, step)]
 
 
 @dataclass(frozen=True)
 class ExamSettings:
     """The keyword arguments of `attnworks.examine`.
 
-    With `pin=None` a sentence is chosen; with `probe=None` causal models are probed, unless `measures` are named.
+    With `pin=None` a sentence is chosen; with `probe=None` causal models are probed, unless only other than the
+    default `measures` are named.
     """
 
     measures: Sequence[str] | None = None
@@ -152,7 +168,7 @@ class ExamSettings:
         """The measures for a model: by default with probes if it is a causal language model."""
         chosen, probes = choose_measures(self.measures), MEASURES["probes"]
         is_causal = subject.abilities.kind == "decoder" and subject.source is not None
-        if self.probe or (self.probe is None and self.measures is None and is_causal):
+        if self.probe or (self.probe is None and takes_default(self.measures) and is_causal):
             return list(dict.fromkeys([*chosen, probes]))
         return [measure for measure in chosen if measure is not probes or self.probe is None]
 
@@ -289,10 +305,8 @@ class Examiner:
             self.advance(len(batch))
             return
         with torch.inference_mode():
-            longest = max(side.ids.shape[1] for side in (batch.source, batch.target) if side is not None)
-            step = max(1, DEEP_PASS_TOKENS // longest)
-            for piece in (batch.some(slice(start, start + step)) for start in range(0, len(batch), step)):
-                traces, errors = record_forward(self.subject, piece)
+            for piece in _pieces(len(batch), _longest(batch)):
+                traces, errors = record_forward(self.subject, batch.some(piece))
                 sound: set[Kind] = {trace.kind for trace in traces}
                 for (kind, _), error in errors.items():
                     if kind not in sound:
@@ -310,12 +324,14 @@ class Examiner:
                 self.refused.setdefault((measure.name, trace.kind), why)
 
     def _gradients(self, batch: Batch, rows: Tensor, objective: Objective) -> None:
-        for slot, gradient in gate_gradients(self.subject, objective, batch, rows).items():
-            self._fold(
-                PlacedSample(name, slot, sample)
-                for measure in self.gradient_measures
-                for name, sample in measure.gradient(slot, gradient).items()
-            )
+        """Some sentences at a time, since activations and logits stay in memory until the backward pass."""
+        for piece in _pieces(len(batch), _longest(batch)):
+            for slot, gradient in gate_gradients(self.subject, objective, batch.some(piece), rows[piece]).items():
+                self._fold(
+                    PlacedSample(name, slot, sample)
+                    for measure in self.gradient_measures
+                    for name, sample in measure.gradient(slot, gradient).items()
+                )
         self.advance(len(batch))
 
     def _ablate(self, batch: Batch, rows: Tensor, objective: Objective) -> None:
@@ -391,9 +407,20 @@ class Examiner:
             about["without"] = list(self.settings.without)
         if self.subject.folder is not None and (curves := read_curves(self.subject.folder)):
             about[TRAINING] = curves
+        if (first := self._first_token()) is not None:
+            about["first_token"] = first
         if any(measure.name == "cost" for measure in self.measures):
             about["cost"] = cost_of_sentence(self.subject, self._first_sentence())
         return about
+
+    def _first_token(self) -> str | None:
+        """The name of the special token that begins every sentence of a model with one stack, such as [CLS] or <s>."""
+        rows = self.text.sides[0]
+        same = {row.ids[0] for row in rows if row.special and row.special[0]}
+        if len(self.text.sides) > 1 or len(same) != 1 or not all(row.special and row.special[0] for row in rows):
+            return None
+        names = [self.subject.tokens_of(sentence)[0][0] for sentence in one_sentence(self.text)]
+        return next((name for name in names if PLAIN_NAME.fullmatch(name)), None)
 
 
 def _names(measures: Sequence[Measure]) -> str:
@@ -443,8 +470,10 @@ def run_examination(
     if receipts and (lineage := lineage_of(receipts, about_model["heads"])) is not None:
         about_model[LINEAGE] = lineage.to_json()
     readings = exam.readings()
+    first = about_model.get("first_token", FIRST_TOKEN)
+    findings = tuple(replace(found, text=found.text.replace(FIRST_TOKEN, first)) for found in find(readings))
     return Examination(
         model=about_model, corpus={**(about or {}), **text.about()}, readings=readings,
-        findings=find(readings), notes=(*subject.remarks, *subject.remarks_on_layers(), *exam.notes), pins=pins,
+        findings=findings, notes=(*subject.remarks, *subject.remarks_on_layers(), *exam.notes), pins=pins,
         attended=exam.attended.result(subject),
     )  # fmt: skip

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from attnworks.core.display import format_number
@@ -28,6 +28,9 @@ MANY_LAYERS = 6
 """From this number of layers on, the work can be said to be done in a few of them."""
 MOSTLY_EVEN = 0.5
 """A model is as an untrained one if at least this share of its heads attends nearly evenly."""
+FIRST_TOKEN = "the first token"
+OF_HEADS = " of the heads "
+"""Said of the first share alone: two thirds of the heads rest; a fifth attend to a fixed position."""
 NOTHING = "Nothing stands out in what was measured"
 
 
@@ -55,7 +58,10 @@ class Headline:
 
     @property
     def text(self) -> str:
-        text = "; ".join(fact.text for fact in self.facts) or NOTHING
+        texts = [fact.text for fact in self.facts]
+        counted = next((place for place, text in enumerate(texts) if OF_HEADS in text), len(texts))
+        texts[counted + 1 :] = [text.replace(OF_HEADS, " ") for text in texts[counted + 1 :]]
+        text = "; ".join(texts) or NOTHING
         return f"{text[0].upper()}{text[1:]}."
 
     @property
@@ -69,10 +75,14 @@ class Headline:
         return self.text
 
 
-def headline_of(readings: Readings) -> Headline:
-    """The facts with the largest effect; those that follow from even attention are left out beside it."""
+def headline_of(readings: Readings, first_token: str = FIRST_TOKEN) -> Headline:
+    """The facts with the largest effect; those that follow from even attention are left out beside it.
+
+    first_token    what the first token is called, such as [CLS]
+    """
     model = ModelReadings(readings)
     facts = sorted((fact for find in FACT_FINDERS for fact in find(model)), key=lambda fact: -fact.effect)
+    facts = [replace(fact, text=fact.text.replace(FIRST_TOKEN, first_token)) for fact in facts]
     if any(fact.topic == "even" and fact.effect > 1 for fact in facts):
         facts = [fact for fact in facts if fact.topic in ("even", "depth")]
     chosen = [fact for fact in facts if fact.effect >= LEAST_EFFECT][:FACTS] or facts[:1]

@@ -157,11 +157,10 @@ def _clearest_heads(model: ModelReadings, groups: dict[HeadId, list[str]]) -> tu
 
 def _rests(exam: Examination, model: ModelReadings) -> StoryPart | None:
     """Heads that rest on the first token or on delimiters, and how little that adds."""
-    del exam
     sinks, first = model.labels("roles.sink"), model.at("sinks.first")
     if not first:
         return None
-    places = {"first": "the first token", "delimiter": "delimiters"}
+    places = {"first": exam.first_token, "delimiter": "delimiters"}
     parts, heads = [], []
     for sink, where in places.items():
         resting = [head for head, at in sinks.items() if at == sink]
@@ -175,8 +174,10 @@ def _rests(exam: Examination, model: ModelReadings) -> StoryPart | None:
             parts.append(f"{len(resting)} of {len(sinks)} heads rest on {where}{there}")
             heads += sorted(resting, key=lambda head: -attention.get(head, 0.0))[:1]
     share = sum(first.values()) / len(first)
-    none = "No head rests on the first token or on delimiters" if sinks else "Heads were not judged by where they rest"
-    text = f"{'; '.join(parts)}." if parts else f"{none}: the first token gets {percent_of(share)} of all attention."
+    none = (
+        f"No head rests on {exam.first_token} or on delimiters" if sinks else "Heads were not judged by where they rest"
+    )
+    text = f"{'; '.join(parts)}." if parts else f"{none}: {exam.first_token} gets {percent_of(share)} of all attention."
     return StoryPart("rests", "Where it rests", text, heads=tuple(map(str, heads)))
 
 

@@ -3,16 +3,15 @@ import { useSignal } from "@preact/signals";
 import type { JSX } from "preact";
 import { mapOf } from "../blobs";
 import type { Pin } from "../contract";
-import { Choice, Picker } from "../controls";
+import { Picker } from "../controls";
 import { Figure } from "../figure";
 import { Heatmap, matrixTable, word } from "../heatmap";
-import { digits, type HeadName } from "../readings";
+import { type HeadName } from "../readings";
 import { choose, exam, linkTo, page, pin } from "../store";
-import { DataTable } from "../table";
 import "./alignment.css";
 import { BeamTree } from "./beam";
 import { useLoaded } from "./loaded";
-import { WordLines, strongestOf, type Alignment } from "./word_lines";
+import { WordLines, type Alignment } from "./word_lines";
 
 export function AlignmentView(): JSX.Element {
   const { pins } = exam.value;
@@ -86,11 +85,8 @@ function Sentences({ of: { tokens, target, translation } }: { of: Pin }): JSX.El
 
 // Words ---------------------------------------------------------------------------------------------------------------
 
-const LINES = ["all", "strongest"] as const;
-
 function Words({ pin: shown }: { pin: Pin }): JSX.Element | null {
   const which = useSignal("");
-  const lines = useSignal<(typeof LINES)[number]>("all");
   const heads = crossHeads(shown);
   const layers = [...new Set(heads.map(({ layer }) => layer))];
   const options = [
@@ -112,13 +108,6 @@ function Words({ pin: shown }: { pin: Pin }): JSX.Element | null {
     <>
       <div class="row alignment-controls">
         <Picker label="Attention" options={options} value={chosen.value} onChange={(value) => (which.value = value)} />
-        <Choice
-          label="Lines"
-          options={LINES}
-          value={lines.value}
-          words={{ strongest: "strongest per word" }}
-          onChange={(value) => (lines.value = value)}
-        />
         {maps > 0 && maps < taken.length && (
           <p class="small muted">
             of the {maps} of {taken.length} heads whose full maps were kept
@@ -136,7 +125,7 @@ function Words({ pin: shown }: { pin: Pin }): JSX.Element | null {
             words="Source words are above or on the left, target words below or on the right. The thicker a line, the larger the attention weight."
             table={table}
           >
-            <WordLines {...alignment} strongest={lines.value === "strongest"} label="Source words and target words" />
+            <WordLines {...alignment} label="Source words and target words" />
           </Figure>
           <Figure
             id="alignment-matrix"
@@ -152,42 +141,9 @@ function Words({ pin: shown }: { pin: Pin }): JSX.Element | null {
               height={460}
             />
           </Figure>
-          <InWords {...alignment} />
         </div>
       )}
     </>
-  );
-}
-
-function InWords(alignment: Alignment): JSX.Element {
-  return (
-    <div class="card">
-      <h3>The same attention as a table</h3>
-      <DataTable
-        caption="The source words with the most attention for each target word, with their share of it"
-        columns={[
-          { name: "position", numeric: true },
-          { name: "target word" },
-          { name: "source word" },
-          { name: "share", numeric: true },
-          { name: "next source words" },
-        ]}
-        rows={alignment.written.map((token, place) => {
-          const [first, ...others] = strongestOf(alignment, { side: "written", place }, 3);
-          return {
-            key: String(place),
-            cells: [
-              String(place + 1),
-              word(token),
-              word(alignment.read[first?.place ?? -1]),
-              first?.weight ?? null,
-              others.map((one) => `${word(alignment.read[one.place])} ${digits(one.weight)}`).join(", "),
-            ],
-          };
-        })}
-        sortBy={0}
-      />
-    </div>
   );
 }
 

@@ -4,7 +4,7 @@ import type { JSX } from "preact";
 import { Choice } from "../controls";
 import type { Exam, Kind } from "../contract";
 import { alongDepth, capital, digits, KIND_WORDS, kindsOf, percent } from "../readings";
-import { exam, page } from "../store";
+import { exam } from "../store";
 import { DataTable } from "../table";
 import { Words } from "../words";
 import { CurveFigure } from "./depth_figures";
@@ -84,11 +84,6 @@ function foundOn(of: Exam, kind: Kind): Found[] {
       },
     ];
   });
-}
-
-/** Whether there is anything to show in this view. */
-export function claimsApply(): boolean {
-  return page.value.exams.some((one) => kindsOf(one).some((kind) => foundOn(one, kind).length > 0));
 }
 
 export function ClaimsView(): JSX.Element {

@@ -5,6 +5,7 @@ import { live } from "../live";
 import { baseName } from "../caption";
 import { capital, KIND_WORDS, SHORT, whole } from "../readings";
 import { page } from "../store";
+import { DataTable } from "../table";
 import "./compare.css";
 import { Changes, Roles } from "./compare_changes";
 import { DepthCompared } from "./compare_depth";
@@ -43,15 +44,10 @@ export function CompareView(): JSX.Element {
 
 function HowToCompare(): JSX.Element {
   if (live.changed.value) return <p class="muted">Waiting for the original model …</p>;
-  return page.value.live !== null ? (
+  return (
     <p>
       Nothing has been changed yet. Cut, project or swap heads in the Reshape view; the original and the changed model
       are then compared here.
-    </p>
-  ) : (
-    <p>
-      This page contains one examination. <code>attnworks report before/ after/ --out report.html</code> compares two:
-      of a model before and after training or reshaping, of two models, or of one model on two texts.
     </p>
   );
 }
@@ -110,37 +106,19 @@ function Uncompared(props: { before: Exam; after: Exam; comparison: Comparison }
   );
 }
 
-function Sides({ before, after }: { before: Exam; after: Exam }): JSX.Element {
-  const [first, second] = [described(before), described(after)];
-  const facts = first
-    .map(([what, one], place) => ({ what, one, other: second[place]![1] }))
-    .filter(({ one, other }) => one !== "" || other !== "");
+/** What the models and the texts do not have in common. */
+function Sides({ before, after }: { before: Exam; after: Exam }): JSX.Element | null {
+  const other = described(after);
+  const facts = described(before).map(([what, one], place) => [what, one, other[place]![1]]);
+  const rows = facts.filter(([, one, two]) => one !== two);
+  if (rows.length === 0) return null;
   return (
     <div class="card">
-      <h3>The two examinations</h3>
-      <div class="table-box" tabIndex={0} role="region" aria-label="The two examinations">
-        <table class="compare-sides">
-          <thead>
-            <tr>
-              <td />
-              <th scope="col">before</th>
-              <th scope="col">after</th>
-            </tr>
-          </thead>
-          <tbody>
-            {facts.map(({ what, one, other }) => (
-              <tr key={what} class={one === other ? "muted" : "compare-differs"}>
-                <th scope="row">
-                  {what}
-                  {one !== other && <span class="badge">differs</span>}
-                </th>
-                <td>{one || "-"}</td>
-                <td>{other || "-"}</td>
-              </tr>
-            ))}
-          </tbody>
-        </table>
-      </div>
+      <DataTable
+        caption="The two examinations"
+        columns={["what differs", "before", "after"].map((name) => ({ name }))}
+        rows={rows.map(([what, one, two]) => ({ key: what!, cells: [what!, one || "-", two || "-"] }))}
+      />
     </div>
   );
 }

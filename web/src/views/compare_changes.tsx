@@ -2,7 +2,7 @@
 import { useSignal } from "@preact/signals";
 import type { JSX } from "preact";
 import type { Change, Comparison, Exam } from "../contract";
-import { Choice, Labelled } from "../controls";
+import { Labelled } from "../controls";
 import { parseHead, renamed, whole } from "../readings";
 import { measureName } from "./measure_names";
 import { roleName } from "./roles";
@@ -29,17 +29,14 @@ export function Roles({ after, roles }: { after: Exam; roles: Comparison["roles"
   );
 }
 
-const CERTAINTY = ["all", "certain"] as const;
-
 export function Changes({ after, changes }: { after: Exam; changes: Change[] }): JSX.Element | null {
   const sought = useSignal("");
   const judged = changes.some((change) => change.certain !== null);
-  const wanted = useSignal<(typeof CERTAINTY)[number]>("all");
   if (changes.length === 0) return null;
   const parts = sought.value.toLowerCase().split(/\s+/).filter(Boolean);
   const found = changes.filter((change) => {
     const text = `${change.reading} ${measureName(change.reading)} ${change.where} ${change.where_after}`.toLowerCase();
-    return parts.every((part) => text.includes(part)) && (wanted.value === "all" || change.certain === true);
+    return parts.every((part) => text.includes(part));
   });
   const link = (where: string): { href?: string } =>
     parseHead(after, where) === null ? {} : { href: linkTo("head", where, { exam: 1 }) };
@@ -55,15 +52,6 @@ export function Changes({ after, changes }: { after: Exam; changes: Change[] }):
             onInput={(event) => (sought.value = event.currentTarget.value)}
           />
         </Labelled>
-        {judged && (
-          <Choice
-            label="Show"
-            options={CERTAINTY}
-            value={wanted.value}
-            words={{ all: "all", certain: "only significant" }}
-            onChange={(value) => (wanted.value = value)}
-          />
-        )}
         <span class="small muted" role="status">
           {whole(found.length)} of {whole(changes.length)}
         </span>

@@ -106,18 +106,6 @@ export function Sameness({ kind }: { kind: Kind }): JSX.Element {
         The number of directions that carry the tokens of a sentence. At 1 a single direction carries everything; the
         number of tokens is the maximum.
       </CurveFigure>
-      <CurveFigure
-        id="depth-second"
-        title="Second singular value relative to the first"
-        kind={kind}
-        lines={withAndWithout(kind, { reading: "ranks.second_ratio", name: "s2 / s1" })}
-        x="depth"
-        y="s2 / s1"
-        zero
-      >
-        The second singular value divided by the first. At 0 one direction carries everything; at 1 the first two
-        directions carry the same.
-      </CurveFigure>
     </Part>
   );
 }

@@ -57,7 +57,7 @@ export class Inks {
   }
 }
 
-export function atlasOf(of: Exam, pictures: Map<string, Thumbnail>, heads: HeadName[]): Atlas {
+export function atlasOf(of: Exam, pictures: Map<string, Thumbnail>, heads: readonly HeadName[]): Atlas {
   const inks = new Inks();
   const paper = inks.rgb("var(--paper-2)");
   const across = Math.max(1, Math.ceil(Math.sqrt(heads.length)));

@@ -14,9 +14,9 @@ import { HeadFit, HeadForms } from "./head_fit";
 import { HeadMap, SmallMap } from "./head_map";
 import { LooksHere, LooksOverall } from "./head_looks";
 import { HeadOffsets } from "./head_offsets";
-import { Neighbours, Place, useHeadKeys } from "./head_place";
+import { Neighbours, useHeadKeys } from "./head_place";
 import { headSays } from "./head_says";
-import { HeadEnergy, HeadSpectrum } from "./head_spectrum";
+import { HeadSpectrum } from "./head_spectrum";
 import { HeadStanding } from "./head_standing";
 import { useLoaded } from "./loaded";
 import "./head.css";
@@ -105,7 +105,6 @@ function HeadPage({ head }: { head: HeadName }): JSX.Element {
             <HeadFacts head={head} />
           </details>
         </div>
-        <Place head={head} />
       </section>
       <div class="head-main">
         <div class="head-map">{loaded !== null && <Maps {...loaded} />}</div>
@@ -124,12 +123,11 @@ function HeadPage({ head }: { head: HeadName }): JSX.Element {
           <HeadFit pin={loaded.pin} head={loaded.head} map={loaded.map} fit={loaded.fit} />
         )}
       </More>
-      <More title="Singular values">
-        <div class="columns">
-          {loaded?.pin && <HeadSpectrum pin={loaded.pin} head={loaded.head} />}
-          <HeadEnergy head={head} />
-        </div>
-      </More>
+      {loaded?.pin && (
+        <More title="Singular values">
+          <HeadSpectrum pin={loaded.pin} head={loaded.head} />
+        </More>
+      )}
       <Unmeasured of={of} />
     </>
   );

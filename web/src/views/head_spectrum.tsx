@@ -7,7 +7,7 @@ import { Choice } from "../controls";
 import { Figure } from "../figure";
 import { Curves } from "../plot";
 import type { HeadName } from "../readings";
-import { at, digits, numbers, reading, shown } from "../readings";
+import { digits, shown } from "../readings";
 import { exam } from "../store";
 
 const scale = signal<"even" | "log">("even");
@@ -39,40 +39,6 @@ export function HeadSpectrum({ pin, head }: { pin: Pin; head: HeadName }): JSX.E
         zero={scale.value === "even"}
         whole
         label={`Singular values of the map of head ${name}; the largest is ${digits(values[0])}`}
-      />
-    </Figure>
-  );
-}
-
-/** Energy over shares of the singular values, mean of all sentences; null without the measure spectra. */
-export function HeadEnergy({ head }: { head: HeadName }): JSX.Element | null {
-  const found = reading(exam.value, "spectra.curve", head.kind);
-  if (found === null) return null;
-  const shares = found.ticks["share"] ?? [];
-  const energy = numbers(at(found.value, head.layer, head.head));
-  const points = energy.map((y, i) => ({ x: shares[i] ?? i, y }));
-  return (
-    <Figure
-      id="energy"
-      about={{ head }}
-      title="Energy of the singular values"
-      words="Mean over all sentences: how much of the energy of the map is in this share of its singular values. An early rise means low rank; dashed: full rank, all values equal."
-      table={() => ({ columns: ["share of the values", "energy"], rows: points.map(({ x, y }) => [x, y]) })}
-    >
-      <Curves
-        series={[
-          { name: `head ${shown(exam.value, head)}`, points },
-          {
-            name: "all values equal",
-            points: shares.map((share) => ({ x: share, y: share })),
-            dashed: true,
-            colour: "var(--none)",
-          },
-        ]}
-        x="share of the values"
-        y="energy"
-        zero
-        label={`Energy of the singular values of head ${shown(exam.value, head)}`}
       />
     </Figure>
   );

@@ -7,7 +7,6 @@ import type { HeadName } from "../readings";
 import { digits, headsOf, intervalOf, ofHead, reading, shown } from "../readings";
 import { exam } from "../store";
 import { measureName } from "./measure_names";
-import { Says } from "./says";
 import { useWidth } from "./width";
 
 const MEASURES = [
@@ -60,19 +59,6 @@ export function HeadStanding({ head }: { head: HeadName }): JSX.Element | null {
       })}
     >
       <Strips strips={strips} head={head} />
-      <details class="small">
-        <summary>What these measures mean</summary>
-        <dl class="strip-words">
-          {strips.map(({ name, found }) => (
-            <div key={name}>
-              <dt>{measureName(name)}</dt>
-              <dd>
-                <Says of={found} />
-              </dd>
-            </div>
-          ))}
-        </dl>
-      </details>
     </Figure>
   );
 }

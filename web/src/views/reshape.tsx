@@ -2,7 +2,7 @@
 import type { JSX } from "preact";
 import { page } from "../store";
 import { AdvicePart } from "./reshape_advice";
-import { HeadsPart } from "./reshape_heads";
+import { GrowthPart } from "./reshape_growth";
 import { LivePart } from "./reshape_live";
 import { PlanPart } from "./reshape_plan";
 import { ReceiptsPart } from "./reshape_receipts";
@@ -21,7 +21,7 @@ export function ReshapeView(): JSX.Element {
       </header>
       {page.value.live !== null && <LivePart host={page.value.live} />}
       <PlanPart />
-      <HeadsPart />
+      <GrowthPart />
       <AdvicePart advice={page.value.advice} />
       <ReceiptsPart receipts={page.value.receipts} />
       <TrainingPart />

@@ -6,7 +6,6 @@ import type { Advice, Interval } from "../contract";
 import { Figure } from "../figure";
 import { Scatter } from "../plot";
 import { containsOne, digits, percent, signed, whole } from "../readings";
-import { DataTable } from "../table";
 
 type Trial = Advice["trials"][number];
 /** Smaller errors are drawn here, for zero has no place on a logarithmic axis. */
@@ -46,18 +45,7 @@ function Advised({ advice }: { advice: Advice }): JSX.Element {
     return error === null || speed === null ? [] : [{ ...trial, error, speed }];
   });
   const table = () => ({
-    columns: [
-      "layer",
-      "mechanism",
-      "error",
-      "speed-up",
-      "95 % low",
-      "95 % high",
-      "seconds",
-      "FLOPs",
-      "chosen",
-      "reason",
-    ],
+    columns: ["layer", "mechanism", "error", "speed-up", "95 % low", "95 % high", "seconds", "FLOPs", "verdict"],
     rows: trials.map((trial) => [
       trial.slot,
       trial.spec,
@@ -66,70 +54,41 @@ function Advised({ advice }: { advice: Advice }): JSX.Element {
       ...(speeds(trial.time_interval) ?? [null, null]),
       trial.seconds,
       trial.flops,
-      isChosen(advice, trial) ? "yes" : "",
-      trial.reason ?? "",
+      verdict(advice, trial),
     ]),
   });
   return (
     <>
       <Verdict advice={advice} />
-      <div class="columns reshape-pair reshape-even">
-        <Figure
-          id="reshape-advice-plot"
-          title={`Error and speed at ${advice.length.toLocaleString("en-US")} positions`}
-          words={
-            <>
-              Each point is a mechanism in one layer; good ones are at the top left. Rings mark the advised mix. The
-              line is the largest error allowed for a mix, as root mean square over all layers:{" "}
-              {percent(advice.max_error)}; a single layer may be to the right of it if other layers stay unchanged.
-              Errors are relative errors of attention, measured on texts of up to {whole(advice.tried_at)} tokens.
-            </>
-          }
-          table={table}
-        >
-          {parts.length > 2 && <Choice label="Layers" options={parts} value={part} words={KINDS} onChange={setPart} />}
-          <Scatter
-            points={tried.map((trial) => ({
-              x: Math.max(SMALLEST, trial.error),
-              y: trial.speed,
-              name: `${trial.spec} in ${trial.slot}: error ${digits(trial.error)}, ${digits(trial.speed)} x as fast${between(trial.time_interval)}`,
-              group: trial.spec.split(":")[0] ?? trial.spec,
-              ring: isChosen(advice, trial),
-            }))}
-            x="relative error of attention"
-            y="speed-up"
-            logX
-            logY
-            {...(advice.max_error > 0 ? { lineX: advice.max_error } : {})}
-            label="Error of attention against speed, a point for every mechanism in every layer"
-          />
-        </Figure>
-        <div class="card">
-          <DataTable
-            caption="All trials"
-            columns={[
-              { name: "layer" },
-              { name: "mechanism" },
-              { name: "error", numeric: true, words: "relative error of the output of attention" },
-              { name: "speed-up", numeric: true },
-              { name: "95 % interval", words: "of the speed-up, over rounds in which both were timed in turn" },
-              { name: "verdict" },
-            ]}
-            rows={trials.map((trial) => ({
-              key: `${trial.slot} ${trial.spec}`,
-              cells: [
-                trial.slot,
-                trial.spec,
-                trial.error,
-                faster(trial),
-                speeds(trial.time_interval)?.map(digits).join(" to ") ?? "",
-                verdict(advice, trial),
-              ],
-            }))}
-            limit={16}
-          />
-        </div>
-      </div>
+      <Figure
+        id="reshape-advice-plot"
+        title={`Error and speed at ${advice.length.toLocaleString("en-US")} positions`}
+        words={
+          <>
+            Each point is a mechanism in one layer; good ones are at the top left. Rings mark the advised mix. The line
+            is the largest error allowed for a mix, as root mean square over all layers: {percent(advice.max_error)}.
+            Errors are relative errors of attention, measured on texts of up to {whole(advice.tried_at)} tokens.
+          </>
+        }
+        table={table}
+      >
+        {parts.length > 2 && <Choice label="Layers" options={parts} value={part} words={KINDS} onChange={setPart} />}
+        <Scatter
+          points={tried.map((trial) => ({
+            x: Math.max(SMALLEST, trial.error),
+            y: trial.speed,
+            name: `${trial.spec} in ${trial.slot}: error ${digits(trial.error)}, ${digits(trial.speed)} x as fast${between(trial.time_interval)}`,
+            group: trial.spec.split(":")[0] ?? trial.spec,
+            ring: isChosen(advice, trial),
+          }))}
+          x="relative error of attention"
+          y="speed-up"
+          logX
+          logY
+          {...(advice.max_error > 0 ? { lineX: advice.max_error } : {})}
+          label="Error of attention against speed, a point for every mechanism in every layer"
+        />
+      </Figure>
     </>
   );
 }

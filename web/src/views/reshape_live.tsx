@@ -7,7 +7,7 @@ import { live } from "../live";
 import { cutOrRestore, project } from "../live_changes";
 import { slotName, type HeadName } from "../readings";
 import { goTo } from "../store";
-import { HeadsSeen, MeasuresSeen, ResidualsSeen } from "./reshape_effects";
+import { ResidualsSeen } from "./reshape_effects";
 import { HeadSwitches } from "./reshape_switches";
 
 type Tool = "cut" | "project";
@@ -72,11 +72,9 @@ export function LivePart({ host }: { host: Live }): JSX.Element {
               not changed.
             </p>
           </div>
-          <MeasuresSeen />
         </div>
         <div class="stack">
           <ResidualsSeen />
-          <HeadsSeen />
         </div>
       </div>
     </section>

@@ -61,7 +61,7 @@ export function PlanPart(): JSX.Element | null {
   return (
     <section class="stack" aria-labelledby="reshape-plan">
       <h3 id="reshape-plan">A plan: what each head costs and what it is worth</h3>
-      <div class="columns reshape-pair reshape-even">
+      <div class="columns reshape-pair">
         <Figure
           id="plan"
           title="What removing heads is predicted to do"

@@ -2,50 +2,51 @@
 import type { Exam, Kind } from "../contract";
 import type { HeadName } from "../readings";
 import { digits, ofHead, reading } from "../readings";
+import { exam } from "../store";
 
 interface Role {
   name: string;
-  /** At most seven letters, for under a small picture. */
-  sign: string;
   does: string;
 }
 
 const ROLES: Record<string, Role> = {
-  previous: { name: "previous token", sign: "prev", does: "attends to the previous token" },
-  next: { name: "next token", sign: "next", does: "attends to the next token" },
-  self: { name: "the token itself", sign: "self", does: "attends to the token itself" },
-  first: { name: "rests on the first token", sign: "rests", does: "rests on the first token" },
-  delimiter: { name: "rests on delimiters", sign: "rests", does: "rests on delimiters, such as [SEP]" },
-  syntactic: { name: "syntactic head", sign: "syntax", does: "attends to the syntactic head of each word" },
-  rare: { name: "rarest token", sign: "rare", does: "attends to the rarest token of the sentence" },
-  duplicate: { name: "same token elsewhere", sign: "same", does: "attends to the same token at other positions" },
+  previous: { name: "previous token", does: "attends to the previous token" },
+  next: { name: "next token", does: "attends to the next token" },
+  self: { name: "the token itself", does: "attends to the token itself" },
+  delimiter: { name: "rests on delimiters", does: "rests on delimiters, such as [SEP]" },
+  syntactic: { name: "syntactic head", does: "attends to the syntactic head of each word" },
+  rare: { name: "rarest token", does: "attends to the rarest token of the sentence" },
+  duplicate: { name: "same token elsewhere", does: "attends to the same token at other positions" },
   induction: {
     name: "induction",
-    sign: "induct",
+
     does: "continues what was repeated: attends to the token that followed an earlier copy of this token (induction)",
   },
-  retrieval: { name: "retrieval", sign: "retrv", does: "finds in a text what is to be copied (retrieval)" },
-  aligns: { name: "aligns two texts", sign: "aligns", does: "joins the tokens of two texts that belong together" },
-  none: { name: "no clear role", sign: "–", does: "no clear role" },
+  retrieval: { name: "retrieval", does: "finds in a text what is to be copied (retrieval)" },
+  aligns: { name: "aligns two texts", does: "joins the tokens of two texts that belong together" },
+  none: { name: "no clear role", does: "no clear role" },
 };
 
-const UNKNOWN: Role = { name: "role not measured", sign: "", does: "" };
+const UNKNOWN: Role = { name: "role not measured", does: "" };
 
 function roleOf(label: string, kind: Kind): Role {
   const offset = /^offset (-?\d+)$/.exec(label);
   if (offset !== null) return atOffset(Number(offset[1]), kind);
-  return (
-    ROLES[label] ?? (label === "" ? UNKNOWN : { name: label, sign: label.slice(0, 7), does: `has the role ${label}` })
-  );
+  if (label === "first") return resting();
+  return ROLES[label] ?? (label === "" ? UNKNOWN : { name: label, does: `has the role ${label}` });
+}
+
+/** The first token by its name, where all sentences begin with the same special one. */
+function resting(): Role {
+  const name = `rests on ${exam.value.model.first_token ?? "the first token"}`;
+  return { name, does: name };
 }
 
 function atOffset(offset: number, kind: Kind): Role {
   const far = Math.abs(offset);
-  const sign = offset > 0 ? `+${far}` : offset < 0 ? `−${far}` : "";
-  if (offset === 0)
-    return { name: "same position", sign: "pos", does: "attends to the same position of the other text" };
+  if (offset === 0) return { name: "same position", does: "attends to the same position of the other text" };
   const where = `${far} ${kind === "cross" ? "positions" : "tokens"} ${offset > 0 ? "ahead" : "back"}`;
-  return { name: where, sign, does: `attends ${where}` };
+  return { name: where, does: `attends ${where}` };
 }
 
 /** The role of a head behind the sinks, or else where it rests; "" where roles were not measured. */
@@ -82,10 +83,6 @@ export function roleName(label: string, kind: Kind): string {
 /** "attends to the previous token" */
 export function roleDoes(label: string, kind: Kind): string {
   return label === "none" ? "no clear role" : roleOf(label, kind).does;
-}
-
-export function roleSign(label: string, kind: Kind): string {
-  return roleOf(label, kind).sign;
 }
 
 /** "attends to the previous token: 0.93 of its attention; even attention would give 0.08; rests on the first token" */

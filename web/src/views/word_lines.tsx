@@ -34,7 +34,7 @@ const FAINTEST = 0.04;
 /** The weights of the word that is chosen. */
 const FAINTEST_CHOSEN = 0.005;
 
-export function WordLines(props: Alignment & { strongest: boolean; label: string }): JSX.Element {
+export function WordLines(props: Alignment & { label: string }): JSX.Element {
   const over = useSignal<Chosen | null>(null);
   const held = useSignal<Chosen | null>(null);
   const { box, width: room } = useWidth<HTMLDivElement>();
@@ -45,7 +45,7 @@ export function WordLines(props: Alignment & { strongest: boolean; label: string
   const chosen = over.value ?? held.value;
   const touches = (link: Link) => chosen !== null && link[chosen.side] === chosen.place;
   const partners = new Set(chosen === null ? [] : strongestOf(props, chosen, 3).map(({ place }) => place));
-  const links = useMemo(() => linksOf(props, props.strongest), [props.weights, props.read.length, props.strongest]);
+  const links = useMemo(() => linksOf(props), [props.weights, props.read.length]);
   const drawn = links.filter((link) => (touches(link) ? link.weight > FAINTEST_CHOSEN : link.weight >= FAINTEST));
   return (
     <div class="word-lines" ref={box}>
@@ -123,7 +123,7 @@ function weightsOf({ read, written, weights }: Alignment, { side, place }: Chose
     : written.map((_, row) => weights[row * read.length + place] ?? 0);
 }
 
-export function strongestOf(alignment: Alignment, chosen: Chosen, count: number): { place: number; weight: number }[] {
+function strongestOf(alignment: Alignment, chosen: Chosen, count: number): { place: number; weight: number }[] {
   return weightsOf(alignment, chosen)
     .map((weight, place) => ({ place, weight }))
     .sort((a, b) => b.weight - a.weight)
@@ -141,8 +141,8 @@ function sentenceOf(alignment: Alignment, chosen: Chosen): string {
     : `“${own}” gets the most attention while the model writes ${three.join(", ")}`;
 }
 
-/** Controls: show all lines, or the strongest line of each written word; scale weights by 1 or by the largest. */
-function linksOf({ read, written, weights }: Alignment, strongest: boolean): Link[] {
+/** Lines of all weights that are seen, scaled by 1 or by the largest. */
+function linksOf({ read, written, weights }: Alignment): Link[] {
   const top = weights.reduce((most, weight) => Math.max(most, Math.abs(weight)), 1);
   return written.flatMap((_, row) => {
     const links = read.map((_, column) => ({
@@ -150,9 +150,7 @@ function linksOf({ read, written, weights }: Alignment, strongest: boolean): Lin
       written: row,
       weight: Math.abs(weights[row * read.length + column] ?? 0) / top,
     }));
-    return strongest
-      ? links.sort((a, b) => b.weight - a.weight).slice(0, 1)
-      : links.filter(({ weight }) => weight > FAINTEST_CHOSEN);
+    return links.filter(({ weight }) => weight > FAINTEST_CHOSEN);
   });
 }
 

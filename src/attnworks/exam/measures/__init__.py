@@ -14,7 +14,9 @@ from attnworks.core.registry import Registry
 from attnworks.exam.measure import MEASURES, Measure, MeasureContext, overrides
 from attnworks.models.multihead import MultiHead
 
-ALL_MEASURES = "all"
+ALL_MEASURES, DEFAULT_MEASURES = "all", "default"
+PAGE_MEASURES = (DEFAULT_MEASURES, "importance")
+"""What a page shows by default: the work of every head costs one backward pass more."""
 
 for _module in iter_modules(__path__):  # a module registers its measures when it is imported
     import_module(f"{__name__}.{_module.name}")
@@ -27,18 +29,30 @@ def all_measures() -> Registry[type[Measure]]:
 
 
 def choose_measures(names: Sequence[str] | None) -> list[type[Measure]]:
-    """The measures with these names and those that they require; by default the cheap ones, with "all" every one."""
+    """The measures with these names and those that they require; by default the cheap ones, with "all" every one.
+
+    "default" among other names stands for the default ones.
+    """
     if names is not None and not names:
         raise UsageError("measures", "one name or more", "none", "--list-measures shows all names")
     known = all_measures()
-    if names is None:
-        return [known[name] for name in known if known[name].default]
-    if ALL_MEASURES in names:
+    if names is not None and ALL_MEASURES in names:
         return [known[name] for name in known]
+    names = _spelled_out(names or (DEFAULT_MEASURES,), [name for name in known if known[name].default])
     for name in names:
         _check_not_a_reading(name, known)
     chosen = dict.fromkeys(required for name in names for required in (name, *known[name].requires))
     return [known[name] for name in chosen]
+
+
+def _spelled_out(names: Sequence[str], defaults: Sequence[str]) -> list[str]:
+    """The names, with those of the default measures in place of "default"."""
+    return [known for name in names for known in (defaults if name == DEFAULT_MEASURES else (name,))]
+
+
+def takes_default(names: Sequence[str] | None) -> bool:
+    """Whether the default measures are among these, so that some of them may be left out or added for a model."""
+    return names is None or DEFAULT_MEASURES in names
 
 
 def _check_not_a_reading(name: str, known: Registry[type[Measure]]) -> None:
@@ -74,7 +88,7 @@ def applicable_measures(measures: list[Measure], chosen: Sequence[str] | None, l
     if not layers or not of_weights:
         return measures
     others = [measure for measure in measures if measure not in of_weights]
-    if chosen is not None or not others:
+    if not takes_default(chosen) or not others:
         names = ", ".join(measure.name for measure in of_weights)
         got = f"mixtures of any sign ({', '.join(layers[:3])}{', ...' if len(layers) > 3 else ''})"
         remedy = f"choose others, such as --measures {','.join(measure.name for measure in others) or 'rank'}"

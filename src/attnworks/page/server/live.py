@@ -14,7 +14,7 @@ from torch import Tensor
 from attnworks.core.errors import UsageError
 from attnworks.exam.examination import Examination
 from attnworks.exam.examiner import ExamSettings, run_examination
-from attnworks.exam.measures import choose_measures, layers_without_weights
+from attnworks.exam.measures import PAGE_MEASURES
 from attnworks.models.modes import inference_mode
 from attnworks.page.blobs import rounded
 from attnworks.page.contents import Contents, PageExam, exam_contents, exam_label, page_contents
@@ -81,7 +81,6 @@ class LiveModel:
         if text is None:
             text = self._shortened(subject.example_text or grammar_passages(1)[0].source.text)
         self.text = text
-        self._measures = live_measures(subject)
         self._answers: RecentItems[str, Answer] = RecentItems(SENTENCES_REMEMBERED)
         self._inputs: RecentItems[tuple[str, Changes], SentenceInput] = RecentItems(SENTENCES_REMEMBERED)
         passage = self._passage(text)
@@ -173,7 +172,7 @@ class LiveModel:
         if read.written is not None:
             subject = subject.with_targets([read.written.row])
         about = {"name": "this sentence"}
-        settings = ExamSettings(None if changes else self._measures, probe=False)
+        settings = ExamSettings(None if changes else PAGE_MEASURES, probe=False)
         exam = run_examination(subject, [passage], settings, about=about, receipts=self.receipts)
         return replace(exam, notes=tuple(note for note in exam.notes if not note.startswith("roles.")))
 
@@ -200,16 +199,6 @@ class LiveModel:
         while len(words) > 1 and self._count(from_texts([" ".join(words)])[0][0]) > self.max_length:
             words.pop()
         return " ".join(words)
-
-
-def live_measures(subject: Subject) -> tuple[str, ...] | None:
-    """The default measures and `importance`, whose backward pass lets the page predict what cutting heads does.
-
-    None, the default, for models without attention weights, for which not all of these apply.
-    """
-    if layers_without_weights(subject.model):
-        return None
-    return (*(measure.name for measure in choose_measures(None)), "importance")
 
 
 def _reply(
