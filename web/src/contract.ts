@@ -71,7 +71,7 @@ export interface Exam {
   attended: Attended | null;
 }
 
-/** Tokens by the attention that they get from each head behind the sinks, and sentences that show it. */
+/** Tokens by the attention that they get from each head outside the sinks, and sentences that show it. */
 export interface Attended {
   sentences: string[][];
   heads: Record<string, AttendedHead>;

@@ -51,7 +51,7 @@ export function HeadOffsets({ head }: { head: HeadName }): JSX.Element | null {
       id="offsets"
       about={{ head }}
       title="Attention by distance"
-      words={`Share of the attention behind the sinks (first token, special tokens) by distance, which is key position minus query position: -1 is the previous token, 0 the token itself, 1 the next token.${bins === null ? "" : " Far distances stand together, each step twice as wide as the one before; the value is the mean over its distances."}`}
+      words={`Share of the attention outside the sinks (first token, special tokens) by distance, which is key position minus query position: -1 is the previous token, 0 the token itself, 1 the next token.${bins === null ? "" : " Far distances stand together, each step twice as wide as the one before; the value is the mean over its distances."}`}
       table={() => ({
         columns: ["distance", "attention", "even attention"],
         rows: points.map(({ x, y }, i) => [x, y, even[i]?.y ?? null]),

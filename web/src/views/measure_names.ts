@@ -8,7 +8,7 @@ const NAMES: Record<string, string> = {
   "sinks.first": "attention on the first token",
   "sinks.first_effect": "effect of the first token",
   "sinks.delimiter": "attention on special tokens",
-  "sinks.rest": "attention behind the sinks",
+  "sinks.rest": "attention outside the sinks",
   "importance.gradient": "sensitivity of the loss",
   "ablation.change": "loss without the head",
   "paths.head": "share of the output",

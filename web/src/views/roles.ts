@@ -49,14 +49,14 @@ function atOffset(offset: number, kind: Kind): Role {
   return { name: where, does: `attends ${where}` };
 }
 
-/** The role of a head behind the sinks, or else where it rests; "" where roles were not measured. */
+/** The role of a head outside the sinks, or else where it rests; "" where roles were not measured. */
 export function labelOf(exam: Exam, head: HeadName): string {
   const label = roleLabel(exam, head);
   const sink = sinkOf(exam, head);
   return label === "none" && sink !== "" ? sink : label;
 }
 
-/** What a head does behind the sinks; "none" without a role, "" where roles were not measured. */
+/** What a head does outside the sinks; "none" without a role, "" where roles were not measured. */
 export function roleLabel(exam: Exam, head: HeadName): string {
   return String(ofHead(exam, "roles.label", head) ?? "");
 }
