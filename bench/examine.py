@@ -23,8 +23,8 @@ from typing import Any
 import torch
 
 from attnworks.core.timing import interleave
-from attnworks.exam.examiner import MeasureHook
 from attnworks.exam.measure import MEASURES, MeasureContext
+from attnworks.exam.measure_hook import MeasureHook
 from attnworks.exam.measures import choose_measures
 from attnworks.exam.statistics import Accumulator
 from attnworks.hf.open import open_model

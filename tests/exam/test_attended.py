@@ -17,9 +17,9 @@ from attnworks.core.folders import seal, sha256
 from attnworks.core.places import HeadId, Slot
 from attnworks.exam.attended import AttendedSums, AttendedTokens, attended_from_json, attended_to_json
 from attnworks.exam.examination import Examination
-from attnworks.exam.examiner import MeasureHook
 from attnworks.exam.folder import EXAM_FILE, EXAM_MANIFEST_FILE, read_exam, write_exam
 from attnworks.exam.measure import MeasureContext
+from attnworks.exam.measure_hook import MeasureHook
 from attnworks.exam.measures import choose_measures
 from attnworks.exam.statistics import Accumulator
 from attnworks.text.passages import from_texts

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any
 
 import torch
@@ -14,7 +13,6 @@ from torch import Tensor
 from attnworks.core.errors import UsageError
 from attnworks.core.places import HeadId, Kind, Slot
 from attnworks.core.team import Team
-from attnworks.core.tensors import Scratch
 from attnworks.exam.attended import AttendedSums
 from attnworks.exam.examination import Examination, one_sentence, pin_maps, pinned_text
 from attnworks.exam.findings import find
@@ -25,108 +23,27 @@ from attnworks.exam.measure import (
     Measure,
     MeasureContext,
     PlacedSample,
-    Samples,
     absence_note,
     missing_notes,
     overrides,
 )
+from attnworks.exam.measure_hook import MeasureHook
 from attnworks.exam.measures import applicable_measures, choose_measures, layers_without_weights, takes_default
 from attnworks.exam.measures.cost import cost_of_sentence
 from attnworks.exam.reading import Reading, Readings, sentences_are
-from attnworks.exam.statistics import Accumulator, not_finite
+from attnworks.exam.statistics import Accumulator
 from attnworks.models.modes import eval_mode, in_float64
 from attnworks.text.passages import Passage
 from attnworks.text.tokens import Batch
 from attnworks.traces.edits import CountHeadsHook, HeadsOffHook, gate_gradients, without_parts
 from attnworks.traces.forward import ForwardTrace, record_forward
-from attnworks.traces.layer import LayerTrace, StreamTrace
 from attnworks.traces.loss import TextLoss
-from attnworks.traces.maps import Maps
-from attnworks.traces.rows import grams_of, rows_of
-from attnworks.traces.subject import LayerHook, Subject
+from attnworks.traces.subject import Subject
 from attnworks.traces.text import EXAM_BATCH_TOKENS, TokenizedText
 from attnworks.training.curves import TRAINING, read_curves
 from attnworks.training.objectives import choose_objective
 from attnworks.training.objectives.contract import Objective
 from attnworks.training.objectives.sentences import LossFunction
-
-
-class MeasureHook(LayerHook):
-    """Gives every layer of a forward pass to the measures, and accumulates their samples."""
-
-    def __init__(
-        self, measures: Sequence[Measure], accumulator: Accumulator, attended: AttendedSums | None = None
-    ) -> None:
-        self.accumulator, self.attended = accumulator, attended
-        self.by_method = {
-            method: [measure for measure in measures if overrides(measure, method)]
-            for method in ("pointers", "rows", "maps", "layer", "stream", "weights")
-        }
-        self.span = max((measure.context.span for measure in measures), default=0)
-        self.measured_weights: set[Slot] = set()
-        self.grams: dict[Slot, Tensor | None] = {}
-        self.scratch = Scratch()
-
-    def attention(self, trace: LayerTrace) -> Tensor | None:
-        slot = trace.slot
-        if _overflows(trace.Y.transpose(1, 2), trace.queries.real):
-            raise not_finite(f"activations of {slot}")
-        if self.by_method["weights"] and slot not in self.measured_weights and trace.weights is not None:
-            self.measured_weights.add(slot)
-            for measure in self.by_method["weights"]:
-                self._fold(measure.weights(slot, trace.weights), slot)
-        for measure in self.by_method["layer"]:
-            self._fold(measure.layer(trace), slot)
-        if self.by_method["rows"] or self.by_method["maps"]:
-            pointers = {}
-            for measure in self.by_method["pointers"]:
-                pointers |= measure.pointers(slot, trace.queries, trace.keys)
-            read_maps = partial(self._maps, trace.heads) if self.by_method["maps"] else None
-            rows = rows_of(trace, self.span, pointers, read_maps, self.scratch, self._grams(trace))
-            for measure in self.by_method["rows"]:
-                self._fold(measure.rows(rows), slot)
-            if self.attended is not None:
-                self.attended.add(rows)
-        return None
-
-    def stream(self, stream: StreamTrace) -> None:
-        """A stream that is not [b i e], as models of unknown families may have, is ignored."""
-        if stream.X.ndim != 3 or stream.X.shape[:2] != stream.tokens.ids.shape:
-            return
-        if _overflows(stream.X, stream.tokens.real):
-            raise not_finite(_named(stream))
-        for measure in self.by_method["stream"]:
-            try:
-                samples = measure.stream(stream)
-            except torch.linalg.LinAlgError as error:  # pyright: ignore[reportPrivateImportUsage]
-                raise not_finite(f"{measure.name} of {_named(stream)}") from error
-            self._fold(samples, Slot(stream.kind, stream.depth))
-
-    def _grams(self, trace: LayerTrace) -> Tensor | None:
-        """`grams_of` a layer, computed once."""
-        if trace.slot not in self.grams:
-            self.grams[trace.slot] = grams_of(trace)
-        return self.grams[trace.slot]
-
-    def _maps(self, heads: int, maps: Maps) -> None:
-        for measure in self.by_method["maps"]:
-            for name, sample in measure.maps(maps).items():
-                self.accumulator.add(PlacedSample(name, maps.slot, sample), heads=maps.heads, of=heads)
-
-    def _fold(self, samples: Samples, where: Slot | Kind) -> None:
-        for name, sample in samples.items():
-            self.accumulator.add(PlacedSample(name, where, sample))
-
-
-def _named(stream: StreamTrace) -> str:
-    what = "the embeddings" if stream.depth == 0 else f"the output of layer {stream.depth - 1}"
-    return f"{what} of the {stream.kind}"
-
-
-def _overflows(X: Tensor, real: Tensor) -> bool:
-    """Whether a number at a real token is not finite. If the sum of all numbers is finite, so are all of them."""
-    return not bool(torch.isfinite(X.sum())) and not bool(torch.isfinite(X[real]).all())
-
 
 MIN_SENTENCES_FOR_INTERVALS = 3
 """With fewer sentences, a note says that they are too few for intervals and comparisons."""

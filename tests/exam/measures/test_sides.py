@@ -12,9 +12,9 @@ from torch import Tensor
 
 from attnworks.attention import Mask
 from attnworks.core.places import Kind, Slot
-from attnworks.exam.examiner import MeasureHook
 from attnworks.exam.findings import find
 from attnworks.exam.measure import MeasureContext
+from attnworks.exam.measure_hook import MeasureHook
 from attnworks.exam.measures import sides as measured
 from attnworks.exam.measures.labels import alignment_candidates, choose_roles, decide
 from attnworks.exam.measures.sides import TwoTexts

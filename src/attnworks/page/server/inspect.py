@@ -13,9 +13,9 @@ from torch import Tensor
 
 from attnworks.core.places import Slot
 from attnworks.exam.examination import Examination, KeepMapsHook, pin_of
-from attnworks.exam.examiner import MeasureHook
 from attnworks.exam.findings import find
 from attnworks.exam.measure import MeasureContext
+from attnworks.exam.measure_hook import MeasureHook
 from attnworks.exam.measures import choose_measures, layers_without_weights
 from attnworks.exam.statistics import Accumulator
 from attnworks.models.decoding import BeamStep, beam
