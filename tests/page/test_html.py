@@ -115,3 +115,8 @@ def test_512_tokens_stay_below_ten_million_bytes() -> None:
     contents = page_contents([PageExam(large_exam(512), "large")])
     held, heads = contents.heads
     assert 9_000_000 < len(page_html(contents)) < 10_000_000 and 50 < held < heads == 144
+
+
+def test_the_script_is_small() -> None:
+    """It is part of every page."""
+    assert len(resource(SCRIPT_FILE).encode()) <= 200 * 1024
