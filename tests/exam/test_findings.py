@@ -232,6 +232,12 @@ def test_what_is_copied_without_induction_heads(first: float, copied: float, aft
     assert text == f"head 0.0 continues what was repeated (induction): {words}{numbers}"
 
 
+def test_heads_with_a_second_role_by_content_are_not_offered_for_projection() -> None:
+    labels = by_head("roles.label", [["previous", "previous"]]), by_head("roles.second", [["syntactic", "none"]])
+    (found,) = (one for one in find(Readings([*labels])) if "to the previous token" in one.text)
+    assert "a fixed form may replace 1 of them" in found.text and "--heads enc.0.1 " in found.command
+
+
 def test_heads_whose_content_decides_are_not_offered_for_projection() -> None:
     forms = by_head("structure.form", [["column", "offset"]]), by_head("structure.explained", [[0.99, 0.8]])
     both = said(*forms)
@@ -271,14 +277,14 @@ def test_counts_are_those_of_the_legend(encoder: list[Any], decoder: list[Any], 
 def test_saturation_is_no_spreading() -> None:
     jacobian = by_head("saturation.jacobian", [[0.003, 0.02, 0.01]])
     assert said(jacobian, by_head("saturation.max_weight", [[0.99, 0.95, 0.02]])) == [
-        "2 heads attend to almost one key per query and hardly learn any more: little gradient reaches their scores, "
-        "so to train further, scale their queries down (most in head 0.0: mean Jacobian norm 0.003)"
+        "2 heads attend to almost one key per query, and their queries and keys hardly learn any more: little gradient "
+        "reaches the scores, so to train further, scale the queries down (most in head 0.0: mean Jacobian norm 0.003)"
     ]
     alone = by_head("saturation.max_weight", [[0.99, 0.5, 0.02]])
     (text,) = said(jacobian, alone)
-    assert text.startswith("head 0.0 attends to almost one key per query and hardly learns any more: little gradient")
+    assert text.startswith("head 0.0 attends to almost one key per query, and its queries and keys hardly learn")
     texts = said(jacobian, alone, by_head("roles.label", [["previous", "none", "none"]]))
-    assert any(text.startswith("head 0.0 always attends to the previous token and hardly learns") for text in texts)
+    assert any(text.startswith("head 0.0 always attends to the previous token, and its queries") for text in texts)
     assert said(jacobian) == []
 
 

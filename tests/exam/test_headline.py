@@ -139,10 +139,10 @@ def test_copying_with_induction_heads() -> None:
 def test_heads_of_position_and_of_alignment() -> None:
     self_attention = by_head("roles.label", [["previous", "none"], ["offset -2", "none"]])
     cross = by_head("roles.label", [["offset 0", "self"]], "cross")
-    assert said(self_attention) == "Half of the heads attend to a fixed position."
+    assert said(self_attention) == "Half of the heads attend at a fixed offset."
     text = said(self_attention, cross)
     assert "all cross-attention heads align the two texts by position" in text.lower()
-    assert "half of the self-attention heads attend to a fixed position" in text
+    assert "half of the self-attention heads attend at a fixed offset" in text
     none = by_head("roles.label", [["none", "none"]])
     assert said(none) == "None of the 2 heads attends by position or by content."
 

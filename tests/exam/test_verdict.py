@@ -39,7 +39,7 @@ def test_of_a_pruned_model() -> None:
         "2 of 4 heads are gone",
         "BLEU 63.8 -> 66.0 after healing",
         "15 % fewer parameters",
-        "all 2 remaining heads do what they did",
+        "all 2 remaining heads keep their role",
     )
 
 
@@ -61,7 +61,7 @@ def test_receipts_that_both_models_have_are_left_out() -> None:
 def test_means_are_told_where_they_change_much(after: float, told: str) -> None:
     one, other = (exam(2, stated("sinks.first", ("layer", "head"), [[value, value]])) for value in (0.2, after))
     verdict = compare_exams(one, other).verdict
-    assert verdict[:2] == ("both have the same 2 heads", "all 2 heads do what they did")
+    assert verdict[:2] == ("both have the same 2 heads", "all 2 heads keep their role")
     assert list(verdict[2:]) == ([told] if told else [])
 
 
@@ -73,7 +73,7 @@ def test_means_are_over_the_heads_that_both_have() -> None:
 
 def test_of_other_roles_and_of_models_that_have_no_head_in_common() -> None:
     other = Examination(exam(2).model, {}, Readings([stated("roles.label", ("layer", "head"), [["previous", "next"]])]))
-    assert compare_exams(exam(2), other).verdict[1] == "1 of the 2 heads do what they did"
+    assert compare_exams(exam(2), other).verdict[1] == "1 of the 2 heads keep their role"
     assert compare_exams(exam(2), exam(3)).verdict[0] == "no head can be matched: the models differ"
 
 

@@ -30,7 +30,7 @@ MOSTLY_EVEN = 0.5
 """A model is as an untrained one if at least this share of its heads attends nearly evenly."""
 FIRST_TOKEN = "the first token"
 OF_HEADS = " of the heads "
-"""Said of the first share alone: two thirds of the heads rest; a fifth attend to a fixed position."""
+"""Said of the first share alone: two thirds of the heads rest; a fifth attend at a fixed offset."""
 NOTHING = "Nothing stands out in what was measured"
 
 
@@ -188,7 +188,7 @@ def _positions(model: ModelReadings) -> Iterator[HeadlineFact]:
                 text = f"{part_of(share, 'the cross-attention heads')} align the two texts by position"
                 things = "cross-attention heads"
             else:
-                text, things = f"{part_of(share, 'the heads')} attend to a fixed position", "heads"
+                text, things = f"{part_of(share, 'the heads')} attend at a fixed offset", "heads"
                 text = text.replace("the heads", "the self-attention heads") if _has_cross(labels) else text
             figures = f"{len(found)} of {len(of_kind)} {things} attend at a fixed offset"
             yield HeadlineFact("alignment" if crosses else "positions", text, 0.55 * share, figures)

@@ -95,8 +95,8 @@ def _roles(comparison: Comparison) -> str | None:
         return None
     which = "remaining heads" if any(match.after is None for match in comparison.heads) else "heads"
     if not changed:
-        return f"all {compared} {which} do what they did"
-    return f"{compared - changed} of the {compared} {which} do what they did"
+        return f"all {compared} {which} keep their role"
+    return f"{compared - changed} of the {compared} {which} keep their role"
 
 
 def _means(comparison: Comparison, before: Examination, after: Examination) -> list[str]:

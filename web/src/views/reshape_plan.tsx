@@ -29,7 +29,7 @@ interface Planned {
   cost: number | null;
 }
 
-/** The heads by worth, the smallest first; null where worth was not measured. */
+/** The heads by worth, the smallest first, and those that copy from the context last; null where it was not measured. */
 export function planOf(of: Exam): { worth: Worth; heads: Planned[] } | null {
   for (const worth of WORTHS) {
     const heads = headsOf(of).flatMap((head): Planned[] => {
@@ -37,7 +37,9 @@ export function planOf(of: Exam): { worth: Worth; heads: Planned[] } | null {
       const cost = ofHead(of, "cost.parameters", head);
       return typeof value === "number" ? [{ head, worth: value, cost: typeof cost === "number" ? cost : null }] : [];
     });
-    if (heads.length > 1) return { worth, heads: heads.sort((a, b) => a.worth - b.worth) };
+    const copies = ({ head }: Planned): number => Number(/induc|retri/.test(labelOf(of, head)));
+    if (heads.length > 1)
+      return { worth, heads: heads.sort((a, b) => copies(a) - copies(b) || a.worth - b.worth) };
   }
   return null;
 }
@@ -60,12 +62,12 @@ export function PlanPart(): JSX.Element | null {
   const measured = page.value.receipts.flatMap((receipt) => measuredBy(receipt, heads.length));
   return (
     <section class="stack" aria-labelledby="reshape-plan">
-      <h3 id="reshape-plan">A plan: what each head costs and what it is worth</h3>
+      <h3 id="reshape-plan">A plan: cost and worth of each head</h3>
       <div class="columns reshape-pair">
         <Figure
           id="plan"
           title="What removing heads is predicted to do"
-          words={`Heads are removed in the order of their worth. The prediction is ${worth.says}; heads that stand in for one another make it too low.`}
+          words={`Heads with the least worth go first, heads that copy from the context last. The prediction is ${worth.says}.`}
           table={() => ({
             columns: ["heads removed", "head", worth.name, "parameters", worth.axis],
             rows: heads.map(({ head, worth: value, cost }, place) => [
@@ -160,7 +162,7 @@ function Plan(props: { of: Exam; heads: Planned[]; count: number; worth: Worth }
   return (
     <div class="card">
       <DataTable
-        caption="The plan, head by head; the heads with the least worth first"
+        caption="The plan, head by head"
         columns={[
           { name: "head" },
           { name: "role" },

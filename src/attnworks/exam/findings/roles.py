@@ -90,11 +90,20 @@ def _role(model: ModelReadings, group: str, heads: list[HeadValue]) -> ExamFindi
 
 
 def _fixed_heads(model: ModelReadings, group: str, heads: list[HeadValue]) -> list[HeadValue]:
-    """Heads of a role of position that a fixed form may replace: those of self-attention that have a form."""
+    """Heads of a role of position that a fixed form may replace: those of self-attention that have a form.
+
+    Heads with a second role that content decides are left out.
+    """
     if group not in POSITION_ROLES:
         return []
-    forms = model.labels("structure.form")
-    return [head for head in heads if not head.crosses and forms.get(head.id, group) != NO_ROLE]
+    forms, roles = model.labels("structure.form"), roles_of_heads(model)
+    return [
+        head
+        for head in heads
+        if not head.crosses
+        and forms.get(head.id, group) != NO_ROLE
+        and not any(role in CONTENT_ROLES for role in roles.get(head.id, ()))
+    ]
 
 
 def _advice(model: ModelReadings, group: str, heads: list[HeadValue]) -> str:

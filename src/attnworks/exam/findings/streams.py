@@ -49,10 +49,15 @@ def saturated_heads(model: ModelReadings) -> Iterator[ExamFinding]:
     found = sorted((head for head in flat if top.get(head.id, 0.0) > ONE_KEY_WEIGHT), key=lambda head: head.value)
     if found:
         most = f"most in head {model.name_of(found[0])}: " if len(found) > 1 else ""
-        their, learn, attend = ("its", "learns", "attends") if len(found) == 1 else ("their", "learn", "attend")
+        their, attend = ("its", "attends") if len(found) == 1 else ("their", "attend")
         does = _fixed_role(model, found[0]) if len(found) == 1 else ""
-        text = f"{count_heads(model, found)} {does or f'{attend} to almost one key per query'} and hardly {learn} any "
-        text += f"more: little gradient reaches {their} scores, so to train further, scale {their} queries down "
+        text = (
+            f"{count_heads(model, found)} {does or f'{attend} to almost one key per query'}, and {their} queries and "
+        )
+        text += (
+            "keys hardly learn any more: little gradient reaches the scores, so to train further, scale the queries "
+        )
+        text += "down "
         text += f"({most}mean Jacobian norm {format_number(found[0].value)})"
         weight = 0.5 + 0.2 * (1 - found[0].value / SATURATED_JACOBIAN)
         yield ExamFinding(text, weight, ("saturation.jacobian", "saturation.max_weight"), head_names(found))
