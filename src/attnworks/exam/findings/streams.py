@@ -51,13 +51,9 @@ def saturated_heads(model: ModelReadings) -> Iterator[ExamFinding]:
         most = f"most in head {model.name_of(found[0])}: " if len(found) > 1 else ""
         their, attend = ("its", "attends") if len(found) == 1 else ("their", "attend")
         does = _fixed_role(model, found[0]) if len(found) == 1 else ""
-        text = (
-            f"{count_heads(model, found)} {does or f'{attend} to almost one key per query'}, and {their} queries and "
-        )
-        text += (
-            "keys hardly learn any more: little gradient reaches the scores, so to train further, scale the queries "
-        )
-        text += "down "
+        what = does or f"{attend} to almost one key per query"
+        text = f"{count_heads(model, found)} {what}, and {their} queries and keys hardly learn any more: little "
+        text += "gradient reaches the scores, so to train further, scale the queries down "
         text += f"({most}mean Jacobian norm {format_number(found[0].value)})"
         weight = 0.5 + 0.2 * (1 - found[0].value / SATURATED_JACOBIAN)
         yield ExamFinding(text, weight, ("saturation.jacobian", "saturation.max_weight"), head_names(found))
