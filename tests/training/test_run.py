@@ -6,6 +6,7 @@ import json
 import math
 import shutil
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -415,6 +416,23 @@ def test_killed_between_its_two_pointers_the_best_is_not_lost(
     best = read_pointer(tmp_path / "run", BEST_POINTER)
     assert best is not None and best.name == "step-00000004"
     assert steps_saved(tmp_path / "run") == [4, 12]
+
+
+def test_a_folder_that_does_not_say_its_model(corpus: str, tmp_path: Path, whole: Run) -> None:
+    """As runs were written before presets changed: the model is that of the checkpoint, or the preset as it was."""
+    for stretches in ([], [4]):
+        folder = tmp_path / f"run{len(stretches)}"
+        Run.create(recipe(corpus), folder)
+        for steps in stretches:
+            Run.resume(folder).train(should_stop=StopAfter(steps))
+        saved = read_sealed(folder / "run.json")
+        assert saved.pop("model")["kind"] == "transformer"
+        (folder / "run.json").write_bytes(seal({name: value for name, value in saved.items() if name != "sha256"}))
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setitem(PRESETS, "small", replace(SMALL["small"], norm="pre", initialisation="normal"))
+            again = Run.resume(folder)
+            again.train()
+        assert state_of(again) == state_of(whole)
 
 
 # What is refused -----------------------------------------------------------------------------------------------------

@@ -19,6 +19,7 @@ from dataclasses import dataclass, replace
 from functools import wraps
 from importlib import import_module
 from itertools import chain, islice
+from pathlib import Path
 from random import Random
 from typing import NamedTuple
 
@@ -73,14 +74,25 @@ def open_corpus(spec: str, *, pairs: int | None = None, seed: int = 0) -> Corpus
     """
     if pairs is not None:
         integer("training pairs", pairs, 1)
-    for module in READERS:
-        import_module(module)
-    name, _, argument = spec.partition(":")
-    corpus = CORPORA[name.strip()](argument.strip(), CorpusLimits(pairs, seed))
+    corpus = corpus_reader(spec)(spec.partition(":")[2].strip(), CorpusLimits(pairs, seed))
     if not corpus.report.read:
         got = f"no usable pair ({corpus.report.left_out()})"
         raise UsageError(f"corpus {spec!r}", "pairs of sentences", got, "check the format")
     return replace(corpus, spec=spec)
+
+
+def corpus_reader(spec: str) -> CorpusReader:
+    """The reader of a spec; an error that suggests the nearest name, or for a path what to write in front of it."""
+    for module in READERS:
+        import_module(module)
+    name = spec.partition(":")[0].strip()
+    if name not in CORPORA:
+        paths = [Path(part.strip()).expanduser() for part in spec.split(",")]
+        if all(path.is_file() or ".tsv" in path.suffixes for path in paths) and len(paths) <= 2:
+            kind = "tsv" if len(paths) == 1 else "text"
+            expected = f"a corpus by name, such as {kind}:{'FILE' if kind == 'tsv' else 'SRC,TGT'}"
+            raise UsageError(f"corpus {spec!r}", expected, "a path", f"write {kind}:{spec}")
+    return CORPORA[name]
 
 
 def from_corpus(spec: str, passages: int, seed: int) -> tuple[list[Passage], ReadReport]:

@@ -3,22 +3,29 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal, Self
 
 from attnworks.core.checks import integer, number
 from attnworks.core.errors import UsageError
 from attnworks.text.vocabulary import VocabularyKind
 from attnworks.training.fit import ScheduleKind
 
+PRESET_SETTINGS: dict[str, dict[str, Any]] = {
+    "small": {"vocabulary": "bpe", "vocabulary_size": 8_000, "batch_tokens": 1_500},
+    "base": {"vocabulary": "bpe", "vocabulary_size": 37_000, "batch_tokens": 2_500, "warmup": 4_000},
+}
+"""Preset -> its settings where they differ from the defaults of `Recipe`; docs/training.md has the measurements."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Recipe:
-    """The settings of a run.
+    """The settings of a run. `for_preset` has the defaults that suit a preset; those here are of no preset.
 
     preset              which model; its vocabulary sizes come from the corpus
     corpus, pairs       the corpus, and the largest number of pairs to train on
     mechanism           attention of every layer that supports it, instead of that of the preset
     vocabulary          words or byte pairs, at most `vocabulary_size` different tokens for each side
+    joint_vocabulary    one vocabulary, and one embedding, for both sides; None leaves it to the preset
     batch_tokens        padded tokens of a batch, on its larger side; `accumulate` batches make one step
     epochs, steps, minutes    when to stop, whichever comes first
     validate_every      steps between validations, each of which saves a checkpoint
@@ -36,6 +43,7 @@ class Recipe:
     mechanism: str | None = None
     vocabulary: VocabularyKind = "word"
     vocabulary_size: int = 32_000
+    joint_vocabulary: bool | None = None
     batch_tokens: int = 640
     accumulate: int = 1
     learning_rate: float = 7e-4
@@ -78,6 +86,11 @@ class Recipe:
             raise UsageError("the cosine schedule", "epochs or steps", "neither", "set one, or use schedule=warmup")
         if self.epochs is None and self.steps is None and self.minutes is None:
             raise UsageError("training without an end", "epochs, steps or minutes", "none of them", "set epochs")
+
+    @classmethod
+    def for_preset(cls, preset: str, **settings: Any) -> Self:
+        """The settings that are not given are those of PRESET_SETTINGS."""
+        return cls(preset=preset, **(PRESET_SETTINGS.get(preset, {}) | settings))
 
     def goals(self) -> dict[str, int]:
         """The widths to grow to, by their names: some of d_k, d_v and heads."""

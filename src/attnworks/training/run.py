@@ -1,7 +1,7 @@
 """A run: a recipe with its corpus, model and folder.
 
 runs/mine/
-  run.json                    the recipe
+  run.json                    the recipe, and the config that the model began with
   source.json, target.json    the vocabularies
   metrics.jsonl               a line for every step, every validation and every growth
   checkpoints/step-00000500   a model folder with the state of the optimizer
@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from attnworks.attention import Mechanism
-from attnworks.core.checks import integer, new_place
+from attnworks.core.checks import new_place
 from attnworks.core.errors import DivergedError, FolderError, UsageError
 from attnworks.core.folders import (
     LAST_POINTER,
@@ -35,8 +35,8 @@ from attnworks.core.folders import (
 )
 from attnworks.core.team import Team
 from attnworks.core.tensors import check_device
-from attnworks.models import PureConfig, Recurrent, RecurrentConfig, Transformer, TransformerConfig, build, preset
-from attnworks.models.config import config_from_json
+from attnworks.models import PureConfig, Recurrent, Transformer, build
+from attnworks.models.config import config_from_json, config_to_json
 from attnworks.models.decoding.translate import translations
 from attnworks.models.folder import read_config, read_manifest
 from attnworks.text.corpora import Corpus, corpus_fingerprint, open_corpus
@@ -45,10 +45,18 @@ from attnworks.text.tokens import BatchOrder
 from attnworks.text.vocabulary import EOS, Vocabulary
 from attnworks.training.evaluate import TranslationScores, mean_loss, translation_scores
 from attnworks.training.events import Event, Grown, Metrics, Remark, Saved, Validated, Watcher
+from attnworks.training.first_model import (
+    FirstConfig,
+    check_goals,
+    config_before_presets_changed,
+    first_config,
+    make_vocabularies,
+)
 from attnworks.training.fit import CorpusFit, schedule
 from attnworks.training.objectives.language import NextTargetToken
 from attnworks.training.recipe import Recipe
 from attnworks.training.run_folder import (
+    MODEL_KEY,
     RECIPE_FILE,
     SOURCE_FILE,
     TARGET_FILE,
@@ -56,6 +64,7 @@ from attnworks.training.run_folder import (
     delete_checkpoints,
     load_checkpoint,
     load_vocabularies,
+    read_first_config,
     read_recipe,
     restore_optimizer,
     resume_point,
@@ -77,12 +86,13 @@ class Run:
         source: Vocabulary,
         target: Vocabulary,
         team: Team | None = None,
-        config: TransformerConfig | RecurrentConfig | None = None,
+        config: FirstConfig | None = None,
     ) -> None:
         self.folder, self.recipe, self.corpus, self.source, self.target = folder, recipe, corpus, source, target
         self.team = team or Team()
         if config is None:
-            config = _with_options(preset(recipe.preset).with_vocabulary(len(source), len(target)), recipe)
+            config = first_config(recipe).with_vocabulary(len(source), len(target))
+        self.first_config = config
         self.model: Transformer | Recurrent = build(config, seed=recipe.seed)
         check_device(recipe.device)
         self.model.to(recipe.device)
@@ -111,6 +121,11 @@ class Run:
         return torch.optim.Adam(self.model.parameters(), betas=(0.9, 0.98), eps=1e-9, fused=True)
 
     @property
+    def has_joint_vocabulary(self) -> bool:
+        """Whether both sides have the same vocabulary."""
+        return self.source.tokenizer.to_str() == self.target.tokenizer.to_str()
+
+    @property
     def optimizer(self) -> torch.optim.Optimizer:
         return self.fit.optimizer
 
@@ -120,24 +135,26 @@ class Run:
         restore_optimizer(self.model, self.optimizer, state)
 
     @classmethod
-    def create(cls, recipe: Recipe, folder: Path, team: Team | None = None) -> Run:
-        """A new run in a new folder."""
+    def create(cls, recipe: Recipe, folder: Path, team: Team | None = None, config: FirstConfig | None = None) -> Run:
+        """A new run in a new folder, of the preset that the recipe names or of another config."""
         team = team or Team()
         if team.leads:
             remedy = f"choose another --out, or continue with: attnworks train --resume {folder}"
             new_place(folder, "train to", remedy)
-        _with_options(preset(recipe.preset), recipe)  # refuses unknown names before a corpus is read
-        _check_goals(recipe)
+        config = first_config(recipe, config)  # refuses unknown names before a corpus is read
+        check_goals(recipe, config)
         corpus = open_corpus(recipe.corpus, pairs=recipe.pairs, seed=recipe.seed)
         corpus.check_pairs("training")
-        source, target = _vocabularies(recipe, corpus)
-        run = cls(folder, recipe, corpus, source, target, team)
+        source, target = make_vocabularies(recipe, corpus, config)
+        config = config.with_vocabulary(len(source), len(target))
+        run = cls(folder, recipe, corpus, source, target, team, config)
         run._check_lengths()
         if team.leads:
             with new_folder(folder) as scratch:
                 source.save(scratch / SOURCE_FILE)
                 target.save(scratch / TARGET_FILE)
                 saved = {"recipe": asdict(recipe), "corpus_sha256": corpus_fingerprint(corpus)}
+                saved |= {MODEL_KEY: config_to_json(config)}
                 saved |= {name: sha256((scratch / name).read_bytes()) for name in (SOURCE_FILE, TARGET_FILE)}
                 (scratch / RECIPE_FILE).write_bytes(seal(saved))
         team.wait()
@@ -162,16 +179,19 @@ class Run:
         old, corpus_sha256 = read_recipe(folder)
         stops = {} if changes.keys().isdisjoint(STOP_FIELDS) else dict.fromkeys(STOP_FIELDS)
         recipe = replace(old, **(stops | changes))  # pyright: ignore[reportArgumentType]
+        first = read_first_config(folder) or config_before_presets_changed(recipe)
         if "grow_until" in changes:
-            _check_goals(recipe)
+            check_goals(recipe, first)
         corpus = open_corpus(recipe.corpus, pairs=recipe.pairs, seed=recipe.seed)
         if corpus_fingerprint(corpus) != corpus_sha256:
             expected = f"the corpus {recipe.corpus} as it was"
             raise FolderError(f"resume {folder}", expected, "other sentences", "start a new run")
         with disk_errors(f"resume {folder}", remedy="check that you may read it"):
             last, damaged, remark = resume_point(folder)
-        config = None if last is None else _config_of(last, recipe)
-        run = cls(folder, recipe, corpus, *load_vocabularies(folder), team, config)
+        source, target = load_vocabularies(folder)
+        config = first.with_vocabulary(len(source), len(target)) if last is None else _config_of(last)
+        run = cls(folder, recipe, corpus, source, target, team, replace(config, dropout=recipe.dropout))
+        run.first_config = first
         if last is not None:
             run.progress = load_checkpoint(last, run.model, run.optimizer)
         run.remarks = [] if remark is None else [remark]
@@ -273,46 +293,12 @@ class Run:
         self.team.wait()
 
 
-def _config_of(checkpoint: Path, recipe: Recipe) -> TransformerConfig | RecurrentConfig:
-    """The config of a checkpoint, which may be that of a reshaped model, with the recipe's dropout."""
+def _config_of(checkpoint: Path) -> FirstConfig:
+    """The config of a checkpoint, which may be that of a reshaped model."""
     with disk_errors(f"load {checkpoint}", remedy="check that you may read it"):
         config = config_from_json(read_config(checkpoint, read_manifest(checkpoint)))
     assert not isinstance(config, PureConfig)
-    return replace(config, dropout=recipe.dropout)
-
-
-def _with_options(config: TransformerConfig | RecurrentConfig, recipe: Recipe) -> TransformerConfig | RecurrentConfig:
-    """A config with the recipe's dropout and mechanism."""
-    config = replace(config, dropout=recipe.dropout)
-    if recipe.mechanism is None:
-        return config
-    if isinstance(config, RecurrentConfig):
-        return replace(config, mechanism=recipe.mechanism)
-    return config.with_mechanism(recipe.mechanism)
-
-
-def _check_goals(recipe: Recipe) -> None:
-    """Refuse goals of growth that the model cannot reach, before anything is written."""
-    if recipe.grow_until is None:
-        return
-    config = preset(recipe.preset)
-    if not isinstance(config, TransformerConfig):
-        asked = f"train {recipe.preset} until {recipe.grow_until}"
-        raise UsageError(asked, "a transformer, whose heads can grow", "a recurrent model", "choose another preset")
-    for name, goal in recipe.goals().items():
-        low = getattr(config.attention.geometry, name) + 1
-        integer(f"grow_until with {name}", goal, low, remedy=f"choose a larger {name}")
-
-
-def _vocabularies(recipe: Recipe, corpus: Corpus) -> tuple[Vocabulary, Vocabulary]:
-    """The vocabularies of source and target, which are the same if the model shares its embeddings."""
-    sources, targets = [pair.words[0] for pair in corpus.train], [pair.words[1] for pair in corpus.train]
-    config = preset(recipe.preset)
-    if isinstance(config, TransformerConfig) and config.tie == "all":
-        joint = Vocabulary.train(recipe.vocabulary, [*sources, *targets], recipe.vocabulary_size)
-        return joint, joint
-    size = recipe.vocabulary_size
-    return Vocabulary.train(recipe.vocabulary, sources, size), Vocabulary.train(recipe.vocabulary, targets, size)
+    return config
 
 
 def _last_step(recipe: Recipe, batches_per_epoch: int) -> int | None:

@@ -36,7 +36,8 @@ from attnworks.core.folders import (
 )
 from attnworks.core.json_records import parse
 from attnworks.core.tensors import parameters_of, tensors_of
-from attnworks.models import Model
+from attnworks.models import Model, PureConfig, RecurrentConfig, TransformerConfig
+from attnworks.models.config import config_from_json
 from attnworks.models.folder import load_model, write_model
 from attnworks.text.vocabulary import Vocabulary
 from attnworks.training.recipe import Recipe
@@ -45,6 +46,8 @@ OPTIMIZER_FILE = "optimizer.safetensors"
 CHECKPOINT_NAME = re.compile(r"step-([0-9]{8,})")
 
 RECIPE_FILE, SOURCE_FILE, TARGET_FILE = "run.json", "source.json", "target.json"
+MODEL_KEY = "model"
+"""Of the config that the model began with, in run.json; older folders do not have it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -211,6 +214,17 @@ def read_recipe(folder: Path) -> tuple[Recipe, str]:
     if not isinstance(saved.get("recipe"), dict) or not isinstance(saved.get("corpus_sha256"), str):
         raise load_error(path, "a recipe", "something else")
     return parse(Recipe, saved["recipe"], "recipe"), saved["corpus_sha256"]
+
+
+def read_first_config(folder: Path) -> TransformerConfig | RecurrentConfig | None:
+    """The config that the model of a run began with; None in a folder that does not say it."""
+    saved = _read_saved(folder)
+    if MODEL_KEY not in saved:
+        return None
+    config = config_from_json(saved[MODEL_KEY])
+    if isinstance(config, PureConfig):
+        raise load_error(folder / RECIPE_FILE, "the config of an encoder-decoder", "another")
+    return config
 
 
 def load_vocabularies(folder: Path) -> tuple[Vocabulary, Vocabulary]:
