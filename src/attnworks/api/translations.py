@@ -239,7 +239,7 @@ class Translator:
             )  # fmt: skip
             for line, sentence, hypotheses in zip(some, sentences, found, strict=True):
                 unknown = tuple(word for word in sentence if UNK in source.encode([word]))
-                texts = (" ".join(target.decode(hypothesis.tokens)) for hypothesis in hypotheses)
+                texts = (target.text(hypothesis.tokens) for hypothesis in hypotheses)
                 pairs = zip(texts, hypotheses, strict=True)
                 best, *others = ((text, line, hypothesis, unknown) for text, hypothesis in pairs)
                 yield Translation(*best, *(Translation(*other) for other in others))

@@ -217,7 +217,7 @@ def _conclude(display: TrainDisplay, *, stopped: bool, as_json: bool) -> None:
     elif display.nothing_to_do:
         echo(str(run.folder))
     else:
-        sentence = (run.corpus.valid or run.corpus.train)[0].source.text
+        sentence = (run.corpus.valid or run.corpus.train)[0].source.written
         command = shlex.join(["attnworks", "translate", str(run.folder), sentence])
         screen.print(f"Done. Try: {command}", markup=False)
         echo(str(run.folder))

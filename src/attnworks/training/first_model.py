@@ -51,8 +51,12 @@ def check_goals(recipe: Recipe, config: FirstConfig) -> None:
 
 
 def make_vocabularies(recipe: Recipe, corpus: Corpus, config: FirstConfig) -> tuple[Vocabulary, Vocabulary]:
-    """The vocabularies of source and target: one and the same if they are joint, or the embeddings are shared."""
-    sources, targets = [pair.words[0] for pair in corpus.train], [pair.words[1] for pair in corpus.train]
+    """The vocabularies of source and target: one and the same if they are joint, or the embeddings are shared.
+
+    Targets are spelled with joiners, so that what the model writes is text as people write it.
+    """
+    sources = [pair.words[0] for pair in corpus.train]
+    targets = [pair.target.spelled for pair in corpus.train if pair.target is not None]
     size = recipe.vocabulary_size
     if recipe.joint_vocabulary or (isinstance(config, TransformerConfig) and config.tie == "all"):
         joint = Vocabulary.train(recipe.vocabulary, [*sources, *targets], size)

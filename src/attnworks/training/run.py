@@ -43,7 +43,7 @@ from attnworks.text.corpora import Corpus, corpus_fingerprint, open_corpus
 from attnworks.text.tokenizers import read_pairs
 from attnworks.text.tokens import BatchOrder
 from attnworks.text.vocabulary import EOS, Vocabulary
-from attnworks.training.evaluate import TranslationScores, mean_loss, translation_scores
+from attnworks.training.evaluate import TranslationScores, mean_loss, references, translation_scores
 from attnworks.training.events import Event, Grown, Metrics, Remark, Saved, Validated, Watcher
 from attnworks.training.first_model import (
     FirstConfig,
@@ -246,14 +246,15 @@ class Run:
             self._validate(tell) if self.done() else self._save(tell, best=False)
         return self.progress
 
-    def translate(self, sentences: Sequence[Sequence[str]]) -> list[list[str]]:
+    def translate(self, sentences: Sequence[Sequence[str]]) -> list[str]:
         """Greedy translations by the model with its present weights."""
         return translations(self.model, self.source, self.target, sentences, device=self.recipe.device)
 
     def score(self, split: str = "test", sentences: int | None = None) -> TranslationScores | None:
         """BLEU and chrF on a held-out split, or None without sacrebleu."""
         pairs = {"valid": self.corpus.valid, "test": self.corpus.test}[split][:sentences]
-        return translation_scores(self.translate([pair.words[0] for pair in pairs]), [pair.words[1] for pair in pairs])
+        written = self.translate([pair.words[0] for pair in pairs])
+        return translation_scores(written, references(pairs, self.target), own_tokens=not self.target.has_joiners)
 
     def done(self) -> bool:
         """Whether a limit of the recipe is reached."""

@@ -39,8 +39,8 @@ def translations(
     *,
     beams: int = 1,
     device: torch.device | str = "cpu",
-) -> list[list[str]]:
-    """The words that the model writes for each sentence, by greedy decoding or beam search."""
+) -> list[str]:
+    """The text that the model writes for each sentence, by greedy decoding or beam search."""
 
     def decode(tokens: Tensor, real: Tensor | None, max_new_tokens: int) -> list[Hypothesis]:
         if beams == 1:
@@ -49,7 +49,7 @@ def translations(
         return [hypotheses[0] for hypotheses in found]
 
     written = decode_sentences(decode, source, sentences, empty=EMPTY_HYPOTHESIS, device=device)
-    return [target.decode(hypothesis.tokens) for hypothesis in written]
+    return [target.text(hypothesis.tokens) for hypothesis in written]
 
 
 def decode_sentences(
@@ -117,7 +117,7 @@ def trace_translation(
     return {
         "source": sides["encoder"],
         "read": sides["decoder"],
-        "translation": target.decode(hypothesis.tokens),
+        "translation": target.text(hypothesis.tokens).split(),
         "attention": maps,
         "beam": [spelled_step(step, target) for step in steps],
     }
