@@ -28,8 +28,8 @@ CUSTOM = "custom"
 _SIZES = ("d_model", "num_layers", "num_heads", "d_ff", "norm", "positions")
 _SETTINGS = tuple(name for name in Recipe.__dataclass_fields__ if name != "preset")
 _FIXED = {
-    *_SIZES, "corpus", "pairs", "mechanism", "vocabulary", "vocabulary_size", "joint_vocabulary", "batch_tokens",
-    "accumulate", "seed",
+    *_SIZES, "corpus", "pairs", "valid", "test", "max_length", "mechanism", "vocabulary", "vocabulary_size",
+    "joint_vocabulary", "batch_tokens", "accumulate", "seed",
 }  # fmt: skip
 """Settings that a run cannot change when it is resumed: they decide which steps were made before."""
 
@@ -41,6 +41,9 @@ def train(
     out: AnyPath | None = None,
     resume: AnyPath | None = None,
     pairs: int | None = None,
+    valid: str | None = None,
+    test: str | None = None,
+    max_length: int | None = None,
     epochs: float | None = None,
     steps: int | None = None,
     minutes: float | None = None,
@@ -67,6 +70,7 @@ def train(
     score_sentences: int | None = None,
     keep_every: int | None = None,
     patience: int | None = None,
+    average: str | None = None,
     grow_until: str | None = None,
     grow_every: int | None = None,
     grow_by: int | None = None,
@@ -94,6 +98,11 @@ def train(
         out: Folder of the new run; it must not exist yet. Default: None, with `resume`.
         resume: Folder of a run to continue, exactly where it stopped. Default: None, start a new one.
         pairs: Train on at most this number of pairs. Default: all.
+        valid: Corpus of a file for validation, as a whole: "tsv:FILE" or "text:SRC,TGT". Pairs whose source is also in
+            training are counted. Default: 5 % of the corpus, at most 2,000 pairs.
+        test: Corpus of a file for test, as a whole; the best weights are scored on it at the end. Default: 5 % of the
+            corpus, which are left out of training and not scored.
+        max_length: Leave out training pairs with more tokens than this on a side. Default: leave out none.
         epochs: Stop after this number of passes over the corpus. Default: 20, unless `steps` or `minutes` is given.
         steps: Stop after this number of optimizer steps. Default: no limit.
         minutes: Stop after this number of minutes of training in total, with those before `resume`. Default: no limit.
@@ -122,6 +131,8 @@ def train(
         score_sentences: Held-out sentences to translate at each validation, for BLEU and chrF. Default: 200.
         keep_every: Steps between checkpoints that are never deleted. Default: keep the best and the last.
         patience: Stop after this number of validations without a better loss. Default: do not.
+        average: Average the weights of the last or best N validated checkpoints at the end: "last:5" or "best:5". The
+            mean becomes the best checkpoint if its held-out loss is lower. Default: do not.
         grow_until: Grow heads up to these sizes where it lowers the loss: "d_k=64,d_v=32,heads=8". Default: do not.
         grow_every: Steps between attempts to grow. Default: 500.
         grow_by: Columns to add each time, in total. Default: an eighth of what is missing.

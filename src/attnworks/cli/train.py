@@ -29,6 +29,9 @@ if TYPE_CHECKING:
     help="Corpus to train on: grammar, tsv:FILE, text:SRC,TGT, gettext:DIR or opus_books.  [default: grammar]",
 )
 @click.option("--pairs", type=click.IntRange(1), metavar="N", help="Train on at most N sentence pairs.")
+@click.option("--valid", metavar="CORPUS", help="Validate on all pairs of this file: tsv:FILE or text:SRC,TGT.")
+@click.option("--test", metavar="CORPUS", help="Score the best weights on all pairs of this file at the end.")
+@click.option("--max-length", type=int, metavar="N", help="Leave out training pairs with over N tokens on a side.")
 @click.option("--out", type=click.Path(path_type=Path), help="Folder of the new run; must not exist yet.")
 @click.option("--resume", type=click.Path(path_type=Path), help="Continue this run instead of starting a new one.")
 @click.option("--epochs", type=float, metavar="N", help="Stop after N passes over the corpus in total.  [default: 20]")
@@ -110,6 +113,11 @@ if TYPE_CHECKING:
 )
 @click.option("--keep-every", type=int, metavar="N", help="Keep the checkpoint of every N-th step for good.")
 @click.option("--patience", type=int, metavar="N", help="Stop after N validations without a better loss.")
+@click.option(
+    "--average",
+    metavar="WHICH",
+    help="Average the weights of the last or best N validated checkpoints at the end: last:5 or best:5.",
+)
 @click.option(
     "--grow-until",
     metavar="SIZES",

@@ -7,7 +7,7 @@ import time
 from collections import deque
 from typing import TYPE_CHECKING
 
-from attnworks.core.display import duration
+from attnworks.core.display import counted, duration
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -58,6 +58,14 @@ class TrainDisplay:
         )
         if run.corpus.report.bad:
             self.screen.print(f"[yellow]{escape(run.corpus.report.summary())}")
+        for split, count in run.corpus.overlap.items():
+            number = len(run.corpus.valid if split == "valid" else run.corpus.test)
+            self.screen.print(
+                f"{counted(number, f'{split} pair')}, {count:,} of them with a source that is also in training",
+                style="yellow" if count else None,
+            )
+        if run.too_long:
+            self.screen.print(f"{counted(run.too_long, 'training pair')} over {recipe.max_length} tokens left out")
         if self.screen.is_terminal:
             self.bar = progress_bar("step", self.screen)
             self.bar.start()
@@ -69,7 +77,7 @@ class TrainDisplay:
             self.bar.stop()
 
     def __call__(self, event: Event) -> None:
-        from attnworks.training.events import Grown, Remark, Saved, Validated
+        from attnworks.training.events import Averaged, Grown, Remark, Saved, Tested, Validated
 
         if self.quiet or isinstance(event, Saved):
             return
@@ -82,6 +90,16 @@ class TrainDisplay:
             self.screen.print(
                 f"step {event.step:,}: held-out loss {event.loss:.3f}, perplexity {event.perplexity:.2f}{scores}{star}"
             )
+            return
+        if isinstance(event, Averaged):
+            better = "  [green]best so far[/]" if event.best else ", no better than the best checkpoint"
+            self.screen.print(
+                f"mean of the weights of {len(event.steps)} checkpoints: held-out loss {event.loss:.3f}{better}"
+            )
+            return
+        if isinstance(event, Tested):
+            scores = "" if event.bleu is None else f", BLEU {event.bleu:.1f}, chrF {event.chrf:.1f} ({event.signature})"
+            self.screen.print(f"test: loss {event.loss:.3f}{scores}", markup=False)
             return
         if isinstance(event, Grown):
             self.screen.print(_grown(event), markup=False)

@@ -23,6 +23,8 @@ class Recipe:
 
     preset              which model; its vocabulary sizes come from the corpus
     corpus, pairs       the corpus, and the largest number of pairs to train on
+    valid, test         corpora of files that are held out as a whole, instead of a part of the corpus
+    max_length          leave out training pairs with more tokens than this on one side; None leaves out none
     mechanism           attention of every layer that supports it, instead of that of the preset
     vocabulary          words or byte pairs, at most `vocabulary_size` different tokens for each side
     joint_vocabulary    one vocabulary, and one embedding, for both sides; None leaves it to the preset
@@ -30,6 +32,7 @@ class Recipe:
     epochs, steps, minutes    when to stop, whichever comes first
     validate_every      steps between validations, each of which saves a checkpoint
     keep_every          steps between checkpoints that are never deleted
+    average             at the end, average the weights of the last or best N validated checkpoints: last:N or best:N
     patience            stop after this many validations without a better loss
     grow_until          widths to grow to, where that lowers the loss: d_k=64, d_v=32, heads=8, comma-separated
     grow_every          steps between growths
@@ -40,6 +43,9 @@ class Recipe:
     preset: str
     corpus: str = "grammar"
     pairs: int | None = None
+    valid: str | None = None
+    test: str | None = None
+    max_length: int | None = None
     mechanism: str | None = None
     vocabulary: VocabularyKind = "word"
     vocabulary_size: int = 32_000
@@ -58,6 +64,7 @@ class Recipe:
     validate_every: int = 500
     keep_every: int | None = None
     patience: int | None = None
+    average: str | None = None
     score_sentences: int = 200
     grow_until: str | None = None
     grow_every: int = 500
@@ -71,7 +78,7 @@ class Recipe:
         for name in ("batch_tokens", "accumulate", "validate_every", "grow_every"):
             integer(f"training with {name}", getattr(self, name), 1)
         integer("training with score_sentences", self.score_sentences, 0)
-        for name in ("pairs", "steps", "keep_every", "patience", "threads", "grow_by"):
+        for name in ("pairs", "steps", "keep_every", "patience", "threads", "grow_by", "max_length"):
             if getattr(self, name) is not None:
                 integer(f"training with {name}", getattr(self, name), 1)
         for name in ("learning_rate", "clip", "epochs", "minutes"):
@@ -82,6 +89,7 @@ class Recipe:
         for name in ("smoothing", "dropout"):
             number(f"training with {name}", getattr(self, name), 0, 1, below=True)
         self.goals()
+        self.averaged()
         if self.schedule == "cosine" and self.epochs is None and self.steps is None:
             raise UsageError("the cosine schedule", "epochs or steps", "neither", "set one, or use schedule=warmup")
         if self.epochs is None and self.steps is None and self.minutes is None:
@@ -91,6 +99,16 @@ class Recipe:
     def for_preset(cls, preset: str, **settings: Any) -> Self:
         """The settings that are not given are those of PRESET_SETTINGS."""
         return cls(preset=preset, **(PRESET_SETTINGS.get(preset, {}) | settings))
+
+    def averaged(self) -> tuple[str, int] | None:
+        """Which checkpoints to average, "last" or "best", and how many."""
+        if self.average is None:
+            return None
+        which, _, count = self.average.partition(":")
+        if which not in ("last", "best") or not count.isdecimal() or int(count) < 2:
+            asked, expected = f"training with average={self.average}", "last:N or best:N, N from 2"
+            raise UsageError(asked, expected, repr(self.average), "write for instance last:5")
+        return which, int(count)
 
     def goals(self) -> dict[str, int]:
         """The widths to grow to, by their names: some of d_k, d_v and heads."""

@@ -14,16 +14,19 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
+from itertools import compress
 from pathlib import Path
+from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from attnworks.attention import Mechanism
 from attnworks.core.checks import new_place
 from attnworks.core.errors import DivergedError, FolderError, UsageError
 from attnworks.core.folders import (
     LAST_POINTER,
+    best_checkpoint,
     disk_errors,
     new_folder,
     read_pointer,
@@ -38,13 +41,15 @@ from attnworks.core.tensors import check_device
 from attnworks.models import PureConfig, Recurrent, Transformer, build
 from attnworks.models.config import config_from_json, config_to_json
 from attnworks.models.decoding.translate import translations
-from attnworks.models.folder import read_config, read_manifest
+from attnworks.models.folder import load_model, read_config, read_manifest
 from attnworks.text.corpora import Corpus, corpus_fingerprint, open_corpus
+from attnworks.text.passages import Passage
 from attnworks.text.tokenizers import read_pairs
-from attnworks.text.tokens import BatchOrder
+from attnworks.text.tokens import BatchOrder, RowPair
 from attnworks.text.vocabulary import EOS, Vocabulary
+from attnworks.training.averages import average_model, save_average, steps_to_average
 from attnworks.training.evaluate import TranslationScores, mean_loss, references, translation_scores
-from attnworks.training.events import Event, Grown, Metrics, Remark, Saved, Validated, Watcher
+from attnworks.training.events import Averaged, Event, Grown, Metrics, Remark, Saved, Tested, Validated, Watcher
 from attnworks.training.first_model import (
     FirstConfig,
     check_goals,
@@ -71,6 +76,7 @@ from attnworks.training.run_folder import (
     save_checkpoint,
     write_pointers,
 )
+from attnworks.training.tensorboard import TensorBoard
 
 STOP_FIELDS = ("epochs", "steps", "minutes")
 
@@ -97,6 +103,7 @@ class Run:
         check_device(recipe.device)
         self.model.to(recipe.device)
         self.train_rows = read_pairs(corpus.train, source, target)
+        self.too_long = 0 if recipe.max_length is None else self._leave_out_longer(recipe.max_length)
         self.valid_rows = read_pairs(corpus.valid, source, target)
         order = BatchOrder(self.train_rows, recipe.batch_tokens, recipe.seed)
         self.last_step = _last_step(recipe, order.per_epoch)
@@ -116,6 +123,16 @@ class Run:
         )
         self.progress = RunProgress()
         self.remarks: list[str] = []
+
+    def _leave_out_longer(self, limit: int) -> int:
+        """Leave out training pairs with more tokens on a side, special ones not counted; the number of these pairs."""
+        kept = [max(len(source), len(target)) <= limit + 1 for source, target in self.train_rows]
+        if not any(kept):
+            expected, got = f"training pairs of at most {limit} tokens", "none"
+            raise UsageError(f"training with max_length={limit}", expected, got, "choose a larger one")
+        self.corpus = replace(self.corpus, train=list(compress(self.corpus.train, kept)))
+        self.train_rows = list(compress(self.train_rows, kept))
+        return kept.count(False)
 
     def _adam(self) -> torch.optim.Adam:
         return torch.optim.Adam(self.model.parameters(), betas=(0.9, 0.98), eps=1e-9, fused=True)
@@ -143,7 +160,7 @@ class Run:
             new_place(folder, "train to", remedy)
         config = first_config(recipe, config)  # refuses unknown names before a corpus is read
         check_goals(recipe, config)
-        corpus = open_corpus(recipe.corpus, pairs=recipe.pairs, seed=recipe.seed)
+        corpus = _open_corpus(recipe)
         corpus.check_pairs("training")
         source, target = make_vocabularies(recipe, corpus, config)
         config = config.with_vocabulary(len(source), len(target))
@@ -153,7 +170,7 @@ class Run:
             with new_folder(folder) as scratch:
                 source.save(scratch / SOURCE_FILE)
                 target.save(scratch / TARGET_FILE)
-                saved = {"recipe": asdict(recipe), "corpus_sha256": corpus_fingerprint(corpus)}
+                saved = {"recipe": asdict(recipe), "corpus_sha256": _fingerprint(corpus, recipe)}
                 saved |= {MODEL_KEY: config_to_json(config)}
                 saved |= {name: sha256((scratch / name).read_bytes()) for name in (SOURCE_FILE, TARGET_FILE)}
                 (scratch / RECIPE_FILE).write_bytes(seal(saved))
@@ -182,8 +199,8 @@ class Run:
         first = read_first_config(folder) or config_before_presets_changed(recipe)
         if "grow_until" in changes:
             check_goals(recipe, first)
-        corpus = open_corpus(recipe.corpus, pairs=recipe.pairs, seed=recipe.seed)
-        if corpus_fingerprint(corpus) != corpus_sha256:
+        corpus = _open_corpus(recipe)
+        if _fingerprint(corpus, recipe) != corpus_sha256:
             expected = f"the corpus {recipe.corpus} as it was"
             raise FolderError(f"resume {folder}", expected, "other sentences", "start a new run")
         with disk_errors(f"resume {folder}", remedy="check that you may read it"):
@@ -215,7 +232,8 @@ class Run:
         """
         assert grow is not None or self.recipe.grow_until is None, "a recipe with grow_until needs the argument grow"
         metrics = Metrics(self.folder, after=self.progress.step) if self.team.leads else None
-        everyone = [watcher for watcher in (metrics, *watchers) if watcher is not None]
+        board = TensorBoard.where_installed(self.folder, self.progress.step) if self.team.leads else None
+        everyone = [watcher for watcher in (metrics, board, *watchers) if watcher is not None]
 
         def tell(event: Event) -> None:
             if self.team.leads:
@@ -224,15 +242,16 @@ class Run:
 
         for remark in filter(None, [*self.remarks, metrics and metrics.remark]):
             tell(Remark(self.progress.step, remark))
+        began = self.progress.step
         saved_at = self.progress.step if read_pointer(self.folder, LAST_POINTER) else -1
         while not self.done() and not self.team.any(should_stop()):
             event = self.fit.train_step(self.progress.step)
             self.progress = replace(self.progress, step=event.step, seconds=self.progress.seconds + event.seconds)
             tell(event)
             if grow is not None and event.step % self.recipe.grow_every == 0 and not self.done():
-                began = time.perf_counter()
+                started = time.perf_counter()
                 grown = grow(self)
-                seconds = time.perf_counter() - began
+                seconds = time.perf_counter() - started
                 self.progress = replace(self.progress, seconds=self.progress.seconds + seconds)
                 if grown is not None:
                     tell(replace(grown, seconds=seconds))
@@ -244,7 +263,37 @@ class Run:
                 saved_at = event.step
         if saved_at != self.progress.step:
             self._validate(tell) if self.done() else self._save(tell, best=False)
+        if self.progress.step > began and self.done():
+            self._conclude(tell)
+        if board is not None:
+            board.close()
         return self.progress
+
+    def _conclude(self, tell: Callable[[Event], None]) -> None:
+        """Average checkpoints and score the test pairs of an own file, where the recipe asks for it."""
+        step, steps = self.progress.step, steps_to_average(self.recipe, self.progress)
+        if not self.team.leads:
+            return self.team.wait()
+        mean = average_model(self.folder, steps) if len(steps) > 1 else None
+        if mean is not None:
+            loss = self._loss(mean.to(self.recipe.device), self.valid_rows)
+            best = self.progress.best_loss is None or loss < self.progress.best_loss
+            if best:
+                save_average(self.folder, mean, self.optimizer, self.progress)
+            tell(Averaged(step, steps, loss, best))
+        if self.recipe.test is not None:
+            checkpoint = best_checkpoint(self.folder)
+            model: Any = self.model if checkpoint is None else load_model(checkpoint).to(self.recipe.device)
+            rows = read_pairs(self.corpus.test, self.source, self.target)
+            found = self._scores(model, self.corpus.test)
+            scores = (None, None, None) if found is None else found
+            tell(Tested(step, self._loss(model, rows), *scores))
+        self.team.wait()
+
+    def _loss(self, model: nn.Module, rows: Sequence[RowPair]) -> float:
+        """Held-out loss, without smoothing."""
+        recipe = self.recipe
+        return mean_loss(model, NextTargetToken(EOS), rows, batch_tokens=recipe.batch_tokens, device=recipe.device)
 
     def translate(self, sentences: Sequence[Sequence[str]]) -> list[str]:
         """Greedy translations by the model with its present weights."""
@@ -253,7 +302,11 @@ class Run:
     def score(self, split: str = "test", sentences: int | None = None) -> TranslationScores | None:
         """BLEU and chrF on a held-out split, or None without sacrebleu."""
         pairs = {"valid": self.corpus.valid, "test": self.corpus.test}[split][:sentences]
-        written = self.translate([pair.words[0] for pair in pairs])
+        return self._scores(self.model, pairs)
+
+    def _scores(self, model: Transformer | Recurrent, pairs: Sequence[Passage]) -> TranslationScores | None:
+        sources = [pair.words[0] for pair in pairs]
+        written = translations(model, self.source, self.target, sources, device=self.recipe.device)
         return translation_scores(written, references(pairs, self.target), own_tokens=not self.target.has_joiners)
 
     def done(self) -> bool:
@@ -268,9 +321,7 @@ class Run:
         if not self.valid_rows:
             return self._save(tell, best=False)
         recipe, progress = self.recipe, self.progress
-        loss = mean_loss(
-            self.model, NextTargetToken(EOS), self.valid_rows, batch_tokens=recipe.batch_tokens, device=recipe.device
-        )
+        loss = self._loss(self.model, self.valid_rows)
         if not math.isfinite(loss):
             asked = f"validation after step {progress.step}"
             raise DivergedError(asked, "a finite held-out loss", f"{loss:g}", self.fit.remedy)
@@ -279,6 +330,11 @@ class Run:
             self.progress = replace(progress, best_loss=loss, best_step=progress.step, validations_since_best=0)
         else:
             self.progress = replace(progress, validations_since_best=progress.validations_since_best + 1)
+        if recipe.average is not None:
+            losses = self.progress.losses | {str(progress.step): loss}
+            self.progress = replace(self.progress, losses=losses)
+            kept = steps_to_average(recipe, self.progress)
+            self.progress = replace(self.progress, losses={str(step): losses[str(step)] for step in kept})
         if self.team.leads:
             scores = self.score("valid", recipe.score_sentences) if recipe.score_sentences else None
             bleu, chrf = (None, None) if scores is None else (scores.bleu, scores.chrf)
@@ -289,7 +345,8 @@ class Run:
     def _save(self, tell: Callable[[Event], None], *, best: bool) -> None:
         if self.team.leads:
             folder = save_checkpoint(self.folder, self.model, self.optimizer, self.progress, best=best)
-            delete_checkpoints(self.folder, self.recipe.keep_every)
+            keep = {*map(int, self.progress.losses), *filter(None, [self.progress.best_step])}
+            delete_checkpoints(self.folder, self.recipe.keep_every, keep if self.recipe.average else ())
             tell(Saved(self.progress.step, folder))
         self.team.wait()
 
@@ -300,6 +357,17 @@ def _config_of(checkpoint: Path) -> FirstConfig:
         config = config_from_json(read_config(checkpoint, read_manifest(checkpoint)))
     assert not isinstance(config, PureConfig)
     return config
+
+
+def _open_corpus(recipe: Recipe) -> Corpus:
+    return open_corpus(recipe.corpus, pairs=recipe.pairs, seed=recipe.seed, valid=recipe.valid, test=recipe.test)
+
+
+def _fingerprint(corpus: Corpus, recipe: Recipe) -> str:
+    """A hash of the training pairs, and of those of own files that are held out."""
+    held = [part for part, own in ((corpus.valid, recipe.valid), (corpus.test, recipe.test)) if own is not None]
+    hashes = [corpus_fingerprint(replace(corpus, train=part)) for part in (corpus.train, *held)]
+    return hashes[0] if len(hashes) == 1 else sha256(" ".join(hashes).encode())
 
 
 def _last_step(recipe: Recipe, batches_per_epoch: int) -> int | None:

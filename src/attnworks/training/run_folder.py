@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 import shutil
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Collection, Mapping
+from dataclasses import asdict, dataclass, field
 from itertools import takewhile
 from pathlib import Path
 from typing import Any, NamedTuple, cast
@@ -52,13 +52,17 @@ MODEL_KEY = "model"
 
 @dataclass(frozen=True, kw_only=True)
 class RunProgress:
-    """Where a run stands: steps done, seconds spent in them, and the best validation so far."""
+    """Where a run stands: steps done, seconds spent in them, and the best validation so far.
+
+    losses    held-out loss by step, of the checkpoints that may be averaged
+    """
 
     step: int = 0
     seconds: float = 0.0
     best_loss: float | None = None
     best_step: int | None = None
     validations_since_best: int = 0
+    losses: dict[str, float] = field(default_factory=dict)
 
 
 def save_checkpoint(
@@ -73,11 +77,16 @@ def save_checkpoint(
     if folder.exists() and not is_complete(folder):
         set_aside(folder)
     with new_folder(folder) as scratch:
-        write_model(model, scratch)
-        table = write_tensors(scratch / OPTIMIZER_FILE, optimizer_tensors(model, optimizer))
-        (scratch / TRAINING_FILE).write_bytes(seal({"progress": asdict(progress), "tensors": table}))
+        write_checkpoint(scratch, model, optimizer, progress)
     write_pointers(run, folder, best=best)
     return folder
+
+
+def write_checkpoint(folder: Path, model: Model, optimizer: torch.optim.Optimizer, progress: RunProgress) -> None:
+    """Write a model folder, and what training continues with, into a folder that is being made."""
+    write_model(model, folder)
+    table = write_tensors(folder / OPTIMIZER_FILE, optimizer_tensors(model, optimizer))
+    (folder / TRAINING_FILE).write_bytes(seal({"progress": asdict(progress), "tensors": table}))
 
 
 def write_pointers(run: Path, checkpoint: Path, *, best: bool) -> None:
@@ -163,8 +172,10 @@ def resume_point(run: Path) -> ResumePoint:
     return ResumePoint(last, damaged, f"{names}{pointer}; resuming from {last.name}, the newest whole checkpoint")
 
 
-def delete_checkpoints(run: Path, keep_every: int | None) -> None:
+def delete_checkpoints(run: Path, keep_every: int | None, keep: Collection[int] = ()) -> None:
     """Delete checkpoints before the last that are neither the best nor to be kept, and files of interrupted saves.
+
+    keep    further steps to be kept
 
     Newer checkpoints and folders with other names stay.
     """
@@ -172,9 +183,9 @@ def delete_checkpoints(run: Path, keep_every: int | None) -> None:
     found = checkpoints(run)
     newest = next((step for step, folder in found.items() if folder == last), -1)
     for step, folder in found.items():
-        if step < newest and folder != best and not (keep_every and step % keep_every == 0):
+        if step < newest and folder != best and step not in keep and not (keep_every and step % keep_every == 0):
             shutil.rmtree(folder, ignore_errors=True)
-    for scratch in (run / CHECKPOINTS_FOLDER).glob(".step-*"):
+    for scratch in (run / CHECKPOINTS_FOLDER).glob(".*-*"):
         if scratch.suffix in (".partial", ".old"):
             shutil.rmtree(scratch, ignore_errors=True)
 
