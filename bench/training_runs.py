@@ -10,25 +10,26 @@ import math
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Any
+from typing import Any, cast
 
 import torch
-import torch.nn.functional as F
-from torch import Tensor, nn
+from contestants import JoeyNMT, Marian, Peer, Sizes
+from torch import nn
 
-from attnworks.models import TransformerConfig, build, preset
+from attnworks.models import Transformer, TransformerConfig, build, preset
 from attnworks.models.decoding.translate import decode_sentences, translations
 from attnworks.text.corpora import Corpus, open_corpus
 from attnworks.text.tokenizers import read_pairs
 from attnworks.text.tokens import Batch, BatchOrder
-from attnworks.text.vocabulary import BOS, EOS, PAD, Vocabulary
-from attnworks.training.evaluate import mean_loss, translation_scores
+from attnworks.text.vocabulary import EOS, Vocabulary
+from attnworks.training.evaluate import mean_loss, references, translation_scores
 from attnworks.training.fit import CorpusFit, schedule
 from attnworks.training.objectives.contract import Loss
 from attnworks.training.objectives.language import NextTargetToken
 
 BATCH_TOKENS, SMOOTHING, DROPOUT, CLIP = 640, 0.1, 0.1, 1.0
 HELD_OUT = 500
+PEERS = {"marian": Marian, "joeynmt": JoeyNMT}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,67 +73,6 @@ class Data:
         )
 
 
-class Marian(nn.Module):
-    """Hugging Face's MarianMTModel of the sizes of a preset, and its own loss."""
-
-    def __init__(self, config: TransformerConfig) -> None:
-        super().__init__()
-        from transformers import MarianConfig, MarianMTModel
-
-        heads = config.attention.heads
-        self.model: Any = MarianMTModel(
-            MarianConfig(
-                vocab_size=config.vocabulary,
-                decoder_vocab_size=config.target_size,
-                d_model=config.d_e,
-                encoder_layers=config.encoder_layers,
-                decoder_layers=config.decoder_layers,
-                encoder_attention_heads=heads,
-                decoder_attention_heads=heads,
-                encoder_ffn_dim=config.d_ff,
-                decoder_ffn_dim=config.d_ff,
-                activation_function="relu",
-                dropout=DROPOUT,
-                activation_dropout=DROPOUT,
-                attention_dropout=0.0,
-                scale_embedding=True,
-                share_encoder_decoder_embeddings=False,
-                tie_word_embeddings=False,
-                max_position_embeddings=1024,
-                pad_token_id=PAD,
-                bos_token_id=BOS,
-                eos_token_id=EOS,
-                decoder_start_token_id=BOS,
-                forced_eos_token_id=None,
-            )
-        )
-        self.model.generation_config.forced_eos_token_id = None
-
-    def total(self, batch: Batch, smoothing: float) -> Loss:
-        source, target = batch.source, batch.target
-        assert target is not None
-        gold, counted = batch.labels(EOS)
-        scores = self.model(
-            input_ids=source.ids,
-            attention_mask=source.real.long(),
-            decoder_input_ids=target.ids,
-            decoder_attention_mask=target.real.long(),
-            use_cache=False,
-        ).logits
-        loss = F.cross_entropy(scores[counted], gold[counted], reduction="sum", label_smoothing=smoothing)
-        return Loss(loss, int(counted.sum()))
-
-    @torch.inference_mode()
-    def translate(self, sentences: Sequence[Sequence[str]], data: Data) -> list[list[str]]:
-        def decode(tokens: Tensor, real: Tensor | None, longest: int) -> list[list[int]]:
-            mask = torch.ones_like(tokens) if real is None else real.long()
-            written = self.model.generate(tokens, attention_mask=mask, num_beams=1, max_new_tokens=longest)
-            return written.tolist()
-
-        ids = decode_sentences(decode, data.source, sentences, empty=[])
-        return [data.target.decode(each) for each in ids]
-
-
 class TheirLoss:
     """An objective that asks the model of another hand for its loss."""
 
@@ -156,7 +96,8 @@ def make_model(setting: Setting, data: Data) -> nn.Module:
     if setting.hand == "attnworks":
         return build(config, seed=setting.seed)
     torch.manual_seed(setting.seed)
-    return {"marian": Marian}[setting.hand](config)
+    heads, sides = config.attention.heads, (config.vocabulary, config.target_size)
+    return PEERS[setting.hand](DROPOUT, Sizes(*sides, config.d_e, config.encoder_layers, heads, config.d_ff, 1024))
 
 
 def train(setting: Setting, data: Data, marks: Sequence[float], score: int = 300) -> dict[str, Any]:
@@ -186,10 +127,13 @@ def train(setting: Setting, data: Data, marks: Sequence[float], score: int = 300
         curve.append({"seconds": mark, "steps": step, "loss": loss if math.isfinite(loss) else None})
     scores = None
     if score:
-        pairs = [pair.words for pair in data.corpus.valid[:score]]
-        model.eval()
-        sources = [pair[0] for pair in pairs]
-        written = translations(model, data.source, data.target, sources) if ours else model.translate(sources, data)  # pyright: ignore
-        scores = translation_scores(written, [pair[1] for pair in pairs])
+        pairs = data.corpus.valid[:score]
+        sources = [pair.words[0] for pair in pairs]
+        if isinstance(model, Peer):
+            rows = decode_sentences(model.eval().greedy, data.source, sources, empty=[])
+            made = [data.target.text(row) for row in rows]
+        else:
+            made = translations(cast(Transformer, model), data.source, data.target, sources)
+        scores = translation_scores(made, references(pairs, data.target))
     found = None if scores is None else scores._asdict()
     return {"setting": asdict(setting), "data": data.name, "curve": curve, "scores": found}

@@ -104,7 +104,7 @@ def main() -> None:
     torch.set_num_threads(1)
     arguments.out.mkdir(parents=True, exist_ok=True)
     if not arguments.table:
-        data = Data.open(os.environ.get("PAIRS"), arguments.pairs)
+        data = Data.open(os.environ.get("PAIRS") or None, arguments.pairs)
         Study(arguments.out, data, arguments.seconds, 60 * arguments.cpu_minutes).run(arguments.size)
     print(table({file.stem: json.loads(file.read_text()) for file in sorted(arguments.out.glob("*.json"))}))
 

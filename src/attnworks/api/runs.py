@@ -150,7 +150,7 @@ def train(
         The `Subject` with the best checkpoint; `subject.folder` is the folder of the run.
 
     >>> run = attnworks.train("tiny", steps=200, out="runs/quick")  # doctest: +SKIP
-    >>> attnworks.translate(run, ["The chair is new ."])  # doctest: +SKIP
+    >>> attnworks.translate(run, ["The chair is new."])  # doctest: +SKIP
     """
     arguments = locals()
     settings = {name: arguments[name] for name in _SETTINGS if arguments[name] is not None}

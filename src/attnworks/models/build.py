@@ -101,7 +101,7 @@ PRESETS: dict[str, TransformerConfig | RecurrentConfig] = {
     "conti-1h": _transformer(512, 2048, heads=1, layers=1),
     "conti-8h": _transformer(512, 2048, heads=8, layers=1),
     "small": _transformer(256, 1024, heads=4, layers=3, norm="pre", tie="target"),
-    "tiny": _transformer(128, 512, heads=4, layers=2),
+    "tiny": _transformer(128, 512, heads=4, layers=2, norm="pre"),
     "lstm-plain": _lstm(None),
     "lstm-dot": _lstm("luong-dot"),
     "lstm-multiplicative": _lstm("luong-multiplicative"),

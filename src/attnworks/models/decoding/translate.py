@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from attnworks.models import Observation, Recurrent, Transformer
-from attnworks.models.decoding.beam import BeamStep, beam
+from attnworks.models.decoding.beam import LENGTH_PENALTY, BeamStep, beam
 from attnworks.models.decoding.candidates import Hypothesis
 from attnworks.models.decoding.sample import greedy
 from attnworks.models.modes import inference_mode
@@ -85,7 +85,7 @@ def trace_translation(
     hypothesis: Hypothesis,
     *,
     beams: int | None = 1,
-    alpha: float = 0.6,
+    alpha: float = LENGTH_PENALTY,
 ) -> dict[str, Any]:
     """The data that a figure of one translation needs: tokens, attention of every layer and head, the beam tree.
 
