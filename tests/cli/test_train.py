@@ -226,6 +226,26 @@ def test_one_vocabulary_is_counted_once(corpus: str, tmp_path: Path) -> None:
     assert counts[1] - counts[0] == 2 * 60 * 128
 
 
+def test_own_files_and_averages(corpus: str, tmp_path: Path) -> None:
+    (tmp_path / "own.tsv").write_text(
+        "the dog sees bread .\til cane vede pane .\nLuca eats bread .\tLuca mangia pane .\n"
+    )
+    words = (
+        f"--corpus {corpus} --valid tsv:{tmp_path}/own.tsv --test tsv:{tmp_path}/own.tsv --average last:2 --steps 4 "
+    )
+    words += "--validate-every 2 --max-length 7 --threads 1"
+    result = train("small", *words.split(), "--out", tmp_path / "run")
+    assert result.exit_code == 0, result.output
+    told = " ".join(result.stderr.split())
+    assert "2 valid pairs, 1 of them with a source that is also in training" in told
+    assert "2 test pairs, 1 of them" in told and "over 7 tokens left out" in told
+    assert "mean of the weights of 2 checkpoints: held-out loss" in told and "test: loss" in told
+    recipe, _ = read_recipe(tmp_path / "run")
+    assert (recipe.max_length, recipe.average) == (7, "last:2")
+    assert "valid" in mistake("--resume", tmp_path / "run", "--valid", corpus)
+    assert "tsv:FILE or text:SRC,TGT" in mistake("tiny", "--valid", "grammar", "--out", tmp_path / "other")
+
+
 @pytest.mark.parametrize(("preset", "told"), [("small-tied", True), ("tiny", False)])
 def test_a_long_run_names_the_smaller_preset(preset: str, told: bool, corpus: str, tmp_path: Path) -> None:
     screen = Console(file=io.StringIO(), width=200)
