@@ -12,7 +12,7 @@ from attnworks.training.fit import ScheduleKind
 
 PRESET_SETTINGS: dict[str, dict[str, Any]] = {
     "tiny": {"learning_rate": 4e-3},
-    "small": {"vocabulary": "bpe", "vocabulary_size": 8_000, "batch_tokens": 1_500},
+    "small": {"learning_rate": 2e-3, "vocabulary": "bpe", "vocabulary_size": 8_000, "batch_tokens": 1_500},
     "base": {"vocabulary": "bpe", "vocabulary_size": 37_000, "batch_tokens": 2_500, "warmup": 4_000},
 }
 """Preset -> its settings where they differ from the defaults of `Recipe`; docs/training.md has the measurements."""
