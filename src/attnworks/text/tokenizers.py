@@ -20,7 +20,7 @@ from attnworks.text.passages import Passage, Text, without_blanks
 from attnworks.text.sentence_pairs import LINE_END, PairPieces, pair_of_pieces, pair_row
 from attnworks.text.tokens import NO_SIDE, NO_WORD, RowPair, TokenRow
 from attnworks.text.vocabulary import BOS, EOS, PAD, SPECIALS, Vocabulary
-from attnworks.text.words import JOINER, plain, words
+from attnworks.text.words import plain, without_joiners, words
 
 if TYPE_CHECKING:
     from transformers import BatchEncoding, PreTrainedTokenizerBase
@@ -327,14 +327,6 @@ def read_pairs(pairs: Iterable[Passage], source: Vocabulary, target: Vocabulary)
 def target_words(pair: Passage, vocabulary: Vocabulary) -> tuple[str, ...]:
     """The words of the target as the vocabulary spells them."""
     return pair.target.spelled if vocabulary.has_joiners and pair.target is not None else pair.words[1]
-
-
-def without_joiners(text: str, spans: list[Span]) -> tuple[str, list[Span]]:
-    """The text without its joiners, and where these spans are in it."""
-    if JOINER not in text:
-        return text, spans
-    before = list(accumulate((character == JOINER for character in text), initial=0))
-    return text.replace(JOINER, ""), [(start - before[start], end - before[end]) for start, end in spans]
 
 
 def align(

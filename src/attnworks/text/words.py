@@ -25,6 +25,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from itertools import accumulate
 from sys import intern
 from unicodedata import normalize
 
@@ -102,6 +103,14 @@ def written(spelled: Sequence[str]) -> str:
 def plain(spelled: Sequence[str]) -> tuple[str, ...]:
     """The words without their joiners."""
     return tuple(word.replace(JOINER, "") for word in spelled)
+
+
+def without_joiners(text: str, spans: list[tuple[int, int]]) -> tuple[str, list[tuple[int, int]]]:
+    """The text without its joiners, and where these spans are in it."""
+    if JOINER not in text:
+        return text, spans
+    before = list(accumulate((character == JOINER for character in text), initial=0))
+    return text.replace(JOINER, ""), [(start - before[start], end - before[end]) for start, end in spans]
 
 
 def _is_letter(character: str) -> bool:
