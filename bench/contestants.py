@@ -1,7 +1,8 @@
 """The same sequence-to-sequence Transformer by several hands: d=256, 3+3 layers, 4 heads, ff 1024, vocabulary 8k.
 
 Each contestant has a `loss(source, read, write)` for training and a `translate(source)` for beam search with 5 beams
-and exactly LENGTH tokens. None drops attention weights; all drop embeddings, sublayers and feed-forward alike.
+and exactly LENGTH tokens. None drops attention weights; all drop embeddings, sublayers and feed-forward alike. A `Peer`
+also learns from padded batches of attnworks, in sizes of choice.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import importlib.util
 import math
 from collections.abc import Callable
+from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
 
@@ -22,10 +24,58 @@ from attnworks.models.decoding import beam
 from attnworks.models.layers import sinusoid
 from attnworks.text.tokens import Batch, Tokens
 from attnworks.text.vocabulary import BOS, EOS, PAD
+from attnworks.training.objectives.contract import Loss
 from attnworks.training.objectives.language import NextTargetToken
 
 VOCABULARY, WIDTH, LAYERS, HEADS, HIDDEN = 8000, 256, 3, 4, 1024
 SENTENCES, LENGTH, BEAMS = 32, 24, 5
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """Of a Transformer, by default the one of speed comparisons."""
+
+    source_vocabulary: int = VOCABULARY
+    target_vocabulary: int = VOCABULARY
+    width: int = WIDTH
+    layers: int = LAYERS
+    heads: int = HEADS
+    hidden: int = HIDDEN
+    longest: int = 64
+
+
+class Peer(nn.Module):
+    """A model of another project, which gives scores for padded batches and is trained by the loss of torch."""
+
+    def scores(self, source: Tensor, source_real: Tensor, read: Tensor, read_real: Tensor) -> Tensor:
+        """Logits [b t w] of the token after each token that the decoder reads; masks are True at real tokens."""
+        raise NotImplementedError
+
+    def ids(self, tokens: Tensor) -> Tensor:
+        """The tokens of attnworks as its own; the same function leads back."""
+        return tokens
+
+    def total(self, batch: Batch, smoothing: float) -> Loss:
+        """The sum of the cross-entropies of a batch, with smoothed labels."""
+        source, target = batch.source, batch.target
+        assert target is not None
+        gold, counted = batch.labels(EOS)
+        logits = self.scores(self.ids(source.ids), source.real, self.ids(target.ids), target.real)
+        total = F.cross_entropy(logits[counted], self.ids(gold)[counted], reduction="sum", label_smoothing=smoothing)
+        return Loss(total, int(counted.sum()))
+
+    @torch.inference_mode()
+    def greedy(self, source: Tensor, real: Tensor | None, longest: int) -> list[list[int]]:
+        """The most probable next token again and again, until <eos> or the longest length."""
+        real = torch.ones_like(source, dtype=torch.bool) if real is None else real
+        written = torch.full((len(source), 1), BOS)
+        for _ in range(longest):
+            logits = self.scores(self.ids(source), real, written, torch.ones_like(written, dtype=torch.bool))
+            written = torch.cat([written, logits[:, -1:].argmax(-1)], 1)
+            if bool((written == EOS).any(1).all()):
+                break
+        rows = self.ids(written[:, 1:]).tolist()
+        return [row[: row.index(EOS)] if EOS in row else row for row in rows]
 
 
 class Ours(nn.Module):
@@ -98,22 +148,23 @@ class PlainTorch(nn.Module):
         return written
 
 
-class Marian(nn.Module):
+class Marian(Peer):
     """Hugging Face's MarianMTModel and its generate with cache."""
 
-    def __init__(self, dropout: float) -> None:
+    def __init__(self, dropout: float, sizes: Sizes | None = None) -> None:
         super().__init__()
         from transformers import MarianConfig, MarianMTModel
 
+        sizes = sizes or Sizes()
         config = MarianConfig(
-            vocab_size=VOCABULARY,
-            d_model=WIDTH,
-            encoder_layers=LAYERS,
-            decoder_layers=LAYERS,
-            encoder_attention_heads=HEADS,
-            decoder_attention_heads=HEADS,
-            encoder_ffn_dim=HIDDEN,
-            decoder_ffn_dim=HIDDEN,
+            vocab_size=sizes.source_vocabulary,
+            d_model=sizes.width,
+            encoder_layers=sizes.layers,
+            decoder_layers=sizes.layers,
+            encoder_attention_heads=sizes.heads,
+            decoder_attention_heads=sizes.heads,
+            encoder_ffn_dim=sizes.hidden,
+            decoder_ffn_dim=sizes.hidden,
             activation_function="relu",
             dropout=dropout,
             activation_dropout=dropout,
@@ -121,8 +172,8 @@ class Marian(nn.Module):
             scale_embedding=True,
             share_encoder_decoder_embeddings=False,
             tie_word_embeddings=False,
-            decoder_vocab_size=VOCABULARY,
-            max_position_embeddings=64,
+            decoder_vocab_size=sizes.target_vocabulary,
+            max_position_embeddings=sizes.longest,
             pad_token_id=PAD,
             bos_token_id=BOS,
             eos_token_id=EOS,
@@ -132,6 +183,10 @@ class Marian(nn.Module):
         model: Any = MarianMTModel(config)
         model.generation_config.forced_eos_token_id = None
         self.model = model
+
+    def scores(self, source: Tensor, source_real: Tensor, read: Tensor, read_real: Tensor) -> Tensor:
+        masks = {"attention_mask": source_real.long(), "decoder_attention_mask": read_real.long()}
+        return self.model(input_ids=source, decoder_input_ids=read, use_cache=False, **masks).logits
 
     def loss(self, source: Tensor, read: Tensor, write: Tensor) -> Tensor:
         scores = self.model(input_ids=source, decoder_input_ids=read, use_cache=False).logits
@@ -143,10 +198,10 @@ class Marian(nn.Module):
         )
 
 
-class JoeyNMT(nn.Module):
-    """joeynmt's model and its beam search, which has no cache."""
+class JoeyNMT(Peer):
+    """joeynmt's model and its beam search, which has no cache. Its <unk> is 0 and its padding 1."""
 
-    def __init__(self, dropout: float) -> None:
+    def __init__(self, dropout: float, sizes: Sizes | None = None) -> None:
         super().__init__()
         from joeynmt.model import build_model  # pyright: ignore[reportMissingImports]
         from joeynmt.vocabulary import Vocabulary  # pyright: ignore[reportMissingImports]
@@ -157,20 +212,37 @@ class JoeyNMT(nn.Module):
             sep_token=None,
             lang_tags=[],
         )
-        vocabulary = Vocabulary([f"w{number}" for number in range(VOCABULARY - 4)], symbols)
+        sizes = sizes or Sizes()
+        source, target = (
+            Vocabulary([f"w{number}" for number in range(size - 4)], symbols)
+            for size in (sizes.source_vocabulary, sizes.target_vocabulary)
+        )
         side = {
             "type": "transformer",
-            "num_layers": LAYERS,
-            "num_heads": HEADS,
-            "hidden_size": WIDTH,
-            "ff_size": HIDDEN,
+            "num_layers": sizes.layers,
+            "num_heads": sizes.heads,
+            "hidden_size": sizes.width,
+            "ff_size": sizes.hidden,
             "dropout": dropout,
-            "embeddings": {"embedding_dim": WIDTH, "scale": True},
+            "embeddings": {"embedding_dim": sizes.width, "scale": True},
         }
-        self.model = build_model({"encoder": dict(side), "decoder": dict(side)}, vocabulary, vocabulary)
+        self.model = build_model({"encoder": dict(side), "decoder": dict(side)}, source, target)
         for module in self.model.modules():
             if type(module).__name__ == "MultiHeadedAttention":
                 module.dropout = nn.Identity()
+
+    def ids(self, tokens: Tensor) -> Tensor:
+        return torch.where(tokens < 2, 1 - tokens, tokens)
+
+    def scores(self, source: Tensor, source_real: Tensor, read: Tensor, read_real: Tensor) -> Tensor:
+        scores, *_ = self.model._encode_decode(
+            src=source,
+            trg_input=read,
+            src_mask=source_real[:, None],
+            src_length=source_real.sum(1),
+            trg_mask=read_real[:, None],
+        )
+        return scores
 
     def loss(self, source: Tensor, read: Tensor, write: Tensor) -> Tensor:
         scores, *_ = self.model._encode_decode(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import inspect
 import pickle
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -94,3 +95,16 @@ def test_edited_models_do_not_translate(corpus: str, tmp_path: Path) -> None:
     run = attnworks.train("small", corpus, steps=2, out=tmp_path / "run")
     with run.edit(off="enc.*"), pytest.raises(UsageError, match="edited heads"):
         attnworks.translate(run, TEXTS)
+
+
+def test_a_config_instead_of_a_preset(corpus: str, tmp_path: Path) -> None:
+    config = replace(SMALL["small"], norm="pre")
+    made = attnworks.train(config=config, corpus=corpus, steps=2, out=tmp_path / "run")
+    assert made.model.config.norm == "pre"
+    assert read_recipe(tmp_path / "run")[0].preset == "custom"
+    assert attnworks.train(resume=tmp_path / "run", steps=3).model.config == made.model.config
+    wrongs: list[dict[str, Any]] = [{"preset": "small"}, {"d_model": 12}]
+    for wrong in wrongs:
+        with pytest.raises(UsageError):
+            attnworks.train(config=config, corpus=corpus, steps=2, out=tmp_path / "other", **wrong)
+    assert not (tmp_path / "other").exists()

@@ -11,6 +11,8 @@ from click.testing import CliRunner
 from attnworks.cli import main
 from attnworks.models import AttentionConfig, TransformerConfig
 from attnworks.models.build import PRESETS
+from attnworks.training.recipe import Recipe
+from attnworks.training.run import Run
 
 SMALL = TransformerConfig(
     vocabulary=4,
@@ -53,6 +55,21 @@ def test_it_leaves_runs_scores_maps_and_pictures_and_goes_on(pairs: str, tmp_pat
     assert (tmp_path / "out" / "maps" / "conti-1h-sentence0-cross.0.png").stat().st_size > 1000
     again, stdout, _ = experiment(*options, "--json")
     assert again == 0 and json.loads(stdout)["results"][1]["steps"] == results["results"][1]["steps"]
+
+
+def test_real_text_is_scored_as_text(pairs: str, tmp_path: Path) -> None:
+    """A file of pairs as people write them; the settings of training are the preset's unless they are given."""
+    natural = tmp_path / "natural.tsv"
+    natural.write_text(
+        "".join(f"{line}.\n" for line in (tmp_path / "pairs.tsv").read_text().replace("\t", ".\t").splitlines())
+    )
+    options = ("--models", "conti-1h", "--epochs", 1, "--threads", 1, "--out", tmp_path / "out")
+    assert experiment("--corpus", f"tsv:{natural}", *options)[0] == 0
+    run = Run.resume(tmp_path / "out" / "conti-1h")
+    assert run.target.has_joiners and run.recipe.vocabulary == "word"
+    assert run.recipe.learning_rate == Recipe.for_preset("conti-1h", steps=1).learning_rate
+    read = json.loads((tmp_path / "out" / "maps" / "conti-1h.json").read_text())["sentences"][0]["source"]
+    assert read[-2:] == [".", "<eos>"]
 
 
 def test_a_folder_of_something_else_is_refused(pairs: str, tmp_path: Path) -> None:

@@ -33,6 +33,7 @@ EXCEPTIONS = {
     ("examine", "receipts"): "of a model in memory",
     ("examine", "team"): "torchrun tells the command",
     ("serve", "ends_process"): "only the command ends the process",
+    ("train", "config"): "a config in memory; the command takes sizes",
     ("train", "on_start"): "the command shows the run",
     ("train", "should_stop"): "Ctrl-C stops the command",
     ("train", "team"): "torchrun tells the command",

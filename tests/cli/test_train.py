@@ -18,8 +18,9 @@ from click.testing import CliRunner, Result
 from rich.console import Console
 
 from attnworks.cli import main
-from attnworks.cli.train import TrainDisplay
+from attnworks.cli.train_display import TrainDisplay
 from attnworks.core.folders import LAST_POINTER, read_pointer
+from attnworks.models import TransformerConfig
 from attnworks.models.build import PRESETS
 from attnworks.training.events import StepDone
 from attnworks.training.run import Run
@@ -203,6 +204,61 @@ def test_time_left_is_never_cut(minutes: int, left: str, width: int, corpus: str
     assert left in screen.file.getvalue()
 
 
+def test_sizes_of_the_model(corpus: str, tmp_path: Path) -> None:
+    """They are kept with the run, so that it resumes also before its first checkpoint."""
+    out = tmp_path / "run"
+    words = "--d-model 12 --num-layers 2 --num-heads 3 --d-ff 20 --norm pre --positions learned --steps 2 --threads 1"
+    assert train("tiny", "--corpus", corpus, *words.split(), "--out", out).exit_code == 0
+    config = Run.resume(out).model.config
+    assert isinstance(config, TransformerConfig) and (config.encoder_layers, config.decoder_layers) == (2, 2)
+    assert (config.d_e, config.d_ff, config.attention.heads, config.attention.d_k) == (12, 20, 3, 4)
+    assert (config.norm, config.positions) == ("pre", "learned")
+    assert "d_model" in mistake("--resume", out, "--d-model", 16)
+
+
+def test_one_vocabulary_is_counted_once(corpus: str, tmp_path: Path) -> None:
+    words = ("--corpus", corpus, "--steps", 1, "--vocabulary", "bpe", "--vocabulary-size", 60, "--threads", 1)
+    joint = train("tiny", *words, "--joint-vocabulary", "--out", tmp_path / "joint")
+    assert "one vocabulary of 60 tokens for both sides" in " ".join(joint.stderr.split())
+    separate = train("tiny", *words, "--separate-vocabularies", "--out", tmp_path / "separate")
+    assert "vocabularies of 60 and 60 tokens" in " ".join(separate.stderr.split())
+    counts = [int(result.stderr.split(" parameters")[0].split()[-1].replace(",", "")) for result in (joint, separate)]
+    assert counts[1] - counts[0] == 2 * 60 * 128
+
+
+def test_own_files_and_averages(corpus: str, tmp_path: Path) -> None:
+    (tmp_path / "own.tsv").write_text(
+        "the dog sees bread .\til cane vede pane .\nLuca eats bread .\tLuca mangia pane .\n"
+    )
+    words = (
+        f"--corpus {corpus} --valid tsv:{tmp_path}/own.tsv --test tsv:{tmp_path}/own.tsv --average last:2 --steps 4 "
+    )
+    words += "--validate-every 2 --max-length 7 --threads 1"
+    result = train("small", *words.split(), "--out", tmp_path / "run")
+    assert result.exit_code == 0, result.output
+    told = " ".join(result.stderr.split())
+    assert "2 valid pairs, 1 of them with a source that is also in training" in told
+    assert "2 test pairs, 1 of them" in told and "over 7 tokens left out" in told
+    assert "mean of the weights of 2 checkpoints: held-out loss" in told and "test: loss" in told
+    recipe, _ = read_recipe(tmp_path / "run")
+    assert (recipe.max_length, recipe.average) == (7, "last:2")
+    assert "valid" in mistake("--resume", tmp_path / "run", "--valid", corpus)
+    assert "tsv:FILE or text:SRC,TGT" in mistake("tiny", "--valid", "grammar", "--out", tmp_path / "other")
+
+
+@pytest.mark.parametrize(("preset", "told"), [("small-tied", True), ("tiny", False)])
+def test_a_long_run_names_the_smaller_preset(preset: str, told: bool, corpus: str, tmp_path: Path) -> None:
+    screen = Console(file=io.StringIO(), width=200)
+    run = Run.create(recipe(corpus, preset=preset, steps=3_000_000), tmp_path / "run")
+    with TrainDisplay(run, screen, quiet=False) as display:
+        for step in range(1, 21):
+            display(StepDone(step, 1.5, 3.25, 7e-4, 1.0, 640, 0.1))
+    assert isinstance(screen.file, io.StringIO)
+    shown = screen.file.getvalue()
+    assert shown.count("At this speed the run takes about 3.5 days") == 1
+    assert ("the preset small is made for a computer without a GPU" in shown) == told
+
+
 # Mistakes ------------------------------------------------------------------------------------------------------------
 
 
@@ -219,6 +275,9 @@ def test_unknown_names(corpus: str, tmp_path: Path) -> None:
     out = ("--out", tmp_path / "run")
     assert "did you mean 'tiny'?" in mistake("tinny", "--corpus", corpus, "--steps", 1, *out)
     assert "did you mean 'grammar'?" in mistake("small", "--corpus", "gramar", "--steps", 1, *out)
+    expected = f"corpus '{corpus[4:]}': expected a corpus by name, such as tsv:FILE, got a path; write {corpus}"
+    assert mistake("small", "--corpus", corpus[4:], "--steps", 1, *out) == f"attnworks: {expected}"
+    assert "write text:a.tsv,b.tsv" in mistake("small", "--corpus", "a.tsv,b.tsv", "--steps", 1, *out)
     assert "danse" in mistake("small", "--corpus", corpus, "--mechanism", "danse", "--steps", 1, *out)
     assert "missing.tsv" in mistake("small", "--corpus", "tsv:missing.tsv", "--steps", 1, *out)
     assert not (tmp_path / "run").exists()

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from attnworks.core.errors import UnknownNameError
+from attnworks.core.errors import UnknownNameError, UsageError
 from attnworks.models import (
     PRESETS,
     ModelConfig,
@@ -33,6 +33,7 @@ def test_names() -> None:
         "base",
         "conti-1h",
         "conti-8h",
+        "small",
         "tiny",
         "lstm-plain",
         "lstm-dot",
@@ -46,7 +47,7 @@ def test_unknown_preset_suggests_the_closest() -> None:
         preset("conti-8")
     assert str(caught.value) == (
         "preset 'conti-8': expected one of base, conti-1h, conti-8h, lstm-additive, lstm-dot, lstm-multiplicative, "
-        "lstm-plain, tiny, got an unknown name; did you mean 'conti-8h'?"
+        "lstm-plain, small, tiny, got an unknown name; did you mean 'conti-8h'?"
     )
 
 
@@ -76,6 +77,36 @@ def test_tiny() -> None:
     assert isinstance(config, TransformerConfig)
     assert tuple(config.attention.geometry) == (4, 32, 32)
     assert (config.d_e, config.d_ff, config.encoder_layers, config.decoder_layers) == (128, 512, 2, 2)
+
+
+def test_small() -> None:
+    """Between tiny and base: norms first, and the matrix of the target embedding is that of the output."""
+    config = preset("small")
+    assert isinstance(config, TransformerConfig)
+    assert tuple(config.attention.geometry) == (4, 64, 64)
+    assert (config.d_e, config.d_ff, config.encoder_layers, config.decoder_layers) == (256, 1024, 3, 3)
+    assert (config.norm, config.tie) == ("pre", "target") and config.has_final_norm
+
+
+def test_other_sizes() -> None:
+    config = preset("tiny", d_model=60, num_layers=3, num_heads=5, norm="pre", positions="learned")
+    assert isinstance(config, TransformerConfig)
+    assert tuple(config.attention.geometry) == (5, 12, 12)
+    assert (config.d_e, config.d_ff, config.encoder_layers, config.decoder_layers) == (60, 240, 3, 3)
+    assert (config.norm, config.positions) == ("pre", "learned")
+    assert preset("tiny", d_ff=7) == replace(preset("tiny"), d_ff=7)
+    recurrent = preset("lstm-dot", d_model=24, num_layers=2)
+    assert isinstance(recurrent, RecurrentConfig)
+    assert (recurrent.d_e, recurrent.d_h, recurrent.layers) == (24, 24, 2)
+
+
+def test_sizes_that_cannot_be() -> None:
+    with pytest.raises(UsageError, match="d_model=128 with num_heads=5: expected a width that the heads divide"):
+        preset("tiny", num_heads=5)
+    with pytest.raises(UsageError, match="num_layers=0"):
+        preset("tiny", num_layers=0)
+    with pytest.raises(UsageError, match="preset lstm-dot with norm: expected a Transformer"):
+        preset("lstm-dot", norm="pre")
 
 
 @pytest.mark.parametrize(

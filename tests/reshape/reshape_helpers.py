@@ -7,6 +7,7 @@ from itertools import pairwise, product
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 
 from attnworks.core.folders import new_folder
@@ -78,8 +79,9 @@ def context_of(
 
 def small_run(folder: Path) -> Path:
     """A run of three steps on hand-made pairs; the pairs are beside it."""
-    PRESETS.setdefault("small", SMALL["small"])
-    return train_run(folder)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(PRESETS, "small", SMALL["small"])
+        return train_run(folder)
 
 
 def project_folder(

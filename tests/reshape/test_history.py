@@ -183,7 +183,7 @@ def test_a_reshaped_run_goes_on(chain: Chain, tmp_path: Path) -> None:
 def test_a_reshaped_run_translates(chain: Chain) -> None:
     run, trained = Run.resume(chain.second), OwnSubject.open(str(chain.second))
     sentences = [["the", "cat", "sees", "bread", "."], ["she", "eats", "."]]
-    assert [type(words) for words in run.translate(sentences)] == [list, list]
+    assert [type(text) for text in run.translate(sentences)] == [str, str]
     assert isinstance(trained.vocabularies[1], Vocabulary)
     assert weights_fingerprint(trained.model) == weights_fingerprint(run.model)
 

@@ -34,8 +34,9 @@ def small_preset(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(scope="module")
 def run() -> Path:
-    PRESETS.setdefault("small", SMALL["small"])
-    return tiny_run()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(PRESETS, "small", SMALL["small"])
+        return tiny_run()
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from hashlib import blake2b
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -33,7 +34,7 @@ def file(tmp_path: Path) -> Path:
     return path
 
 
-def error_of(spec: str, **bounds: int) -> str:
+def error_of(spec: str, **bounds: Any) -> str:
     with pytest.raises(AttnworksError) as caught:
         open_corpus(spec, **bounds)
     assert "\n" not in str(caught.value)

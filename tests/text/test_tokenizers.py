@@ -237,6 +237,25 @@ def test_vocabularies_read_as_in_training(kind: VocabularyKind) -> None:
             assert head == (read.word.index(expected) if expected >= 0 else -1)
 
 
+@pytest.mark.parametrize("kind", ["word", "bpe"])
+def test_targets_are_read_with_their_spacing(kind: VocabularyKind) -> None:
+    """Joiners are no letters: every token belongs to the word that it is a part of, however the text is given."""
+    pairs = [pair for pair in grammar.pairs(300, 1, "test") if pair.target is not None]
+    known = Vocabulary.train(kind, [pair.target.spelled for pair in pairs if pair.target is not None], 2000)
+    plain_english = Vocabulary.train(kind, [pair.words[0] for pair in pairs], 2000)
+    assert known.has_joiners and not plain_english.has_joiners
+    reader = VocabularyReader(known, "target")
+    for pair in pairs[:40]:
+        assert pair.target is not None and pair.target.words is not None
+        ((_, trained),) = read_pairs([pair], plain_english, known)
+        for text in (pair.target, Text(pair.target.written), Text(pair.target.written, pair.target.words)):
+            row = reader.read(text)
+            assert row.ids == trained.ids
+            assert row.word[1:] == tuple(sorted(row.word[1:]))
+            assert {*row.word[1:]} == {*range(len(pair.target.words))}
+        assert reader.text(row.ids[1:]) == known.text(row.ids) == pair.target.written
+
+
 def test_a_vocabulary_reads_plain_text_by_the_rule_of_words() -> None:
     known = Vocabulary.train("word", [["Luca", "doesn't", "sing", "."]])
     plain = VocabularyReader(known).read(Text("Luca doesn’t sing."))

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from attnworks.text import grammar
-from attnworks.text.words import words
+from attnworks.text.words import JOINER, cleaned, plain, spelled, words, written
 
 CASES = {
     "": "",
@@ -81,3 +81,34 @@ def test_equal_words_are_one_object() -> None:
 @pytest.mark.parametrize("piece", ["a'", "l'a", "-", "'", "a-", "1.", "'s", "\u0301", "l' a"])
 def test_long_unusual_texts_take_no_long_time(piece: str) -> None:
     assert words(piece * 20_000)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("Maria's l'amica (di Luca).", "Maria ￭'s l'￭ amica (￭ di Luca ￭) ￭."),
+        ("«Sì», 3.14!", "«￭ Sì ￭» ￭, 3.14 ￭!"),
+        ("La sedia è nuova .", "La sedia è nuova ."),
+        ("x￭y", "x ￭■￭ y"),
+    ],
+)
+def test_joiners_stand_where_a_text_has_no_blank(text: str, expected: str) -> None:
+    assert spelled(text) == tuple(expected.split())
+
+
+@given(TEXTS)
+def test_spelled_words_give_back_the_text(text: str) -> None:
+    assert written(spelled(text)) == cleaned(text)
+    assert plain(spelled(text)) == words(text)
+
+
+def test_the_embedded_corpus_is_written_as_people_do() -> None:
+    """Its words have blanks between them; the same words are found in what people write, in the same places."""
+    seen: set[str] = set()
+    for pair in grammar.pairs(300):
+        for side in (pair.source, pair.target):
+            assert side is not None and side.words is not None
+            assert plain(side.spelled) == side.words and spelled(side.written) == side.spelled
+            assert " ." not in side.written and "' " not in side.written
+            seen |= {word for word in side.spelled if JOINER in word}
+    assert {"￭.", "￭,", "￭?", "￭'s", "l'￭"} <= seen

@@ -58,16 +58,21 @@ def test_mode_comes_back_after_an_error() -> None:
 
 
 def test_scores() -> None:
+    """The standard signature on text as people write it; tokens between blanks are taken as they are, and named."""
     pytest.importorskip("sacrebleu")
-    gold = [["la", "mela", "è", "rossa", "."], ["Luca", "mangia", "il", "pane", "."]]
+    gold = ["la mela è rossa.", "Luca mangia il pane."]
     perfect = translation_scores(gold, gold)
     assert perfect is not None
     assert perfect.bleu == pytest.approx(100) and perfect.chrf == pytest.approx(100)
-    assert "tok:none" in perfect.signature
-    wrong = translation_scores([["x"], []], gold)
+    assert "tok:13a" in perfect.signature and "case:mixed" in perfect.signature
+    tokens = translation_scores(["l' amica"], ["l'amica"], own_tokens=True)
+    assert tokens is not None and tokens.bleu == 0 and "tok:none" in tokens.signature
+    wrong = translation_scores(["x", ""], gold)
     assert wrong is not None and wrong.bleu == 0 and wrong.chrf < 5
-    partial = translation_scores([gold[0], ["Luca", "mangia", "la", "mela", "."]], gold)
+    partial = translation_scores([gold[0], "Luca mangia la mela."], gold)
     assert partial is not None and 40 < partial.bleu < 90
+    spaced = translation_scores(["la mela è rossa .", "Luca mangia il pane ."], gold)
+    assert spaced is not None and spaced.bleu == pytest.approx(100), "13a separates the signs itself"
 
 
 def test_nothing_to_score() -> None:
@@ -76,4 +81,4 @@ def test_nothing_to_score() -> None:
 
 def test_without_sacrebleu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    assert translation_scores([["a"]], [["a"]]) is None
+    assert translation_scores(["a"], ["a"]) is None

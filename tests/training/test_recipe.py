@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from attnworks.core.errors import UsageError
-from attnworks.training.recipe import Recipe
+from attnworks.models import PRESETS
+from attnworks.training.recipe import PRESET_SETTINGS, Recipe
 
 NAN, INFINITY = float("nan"), float("inf")
 
@@ -60,3 +61,16 @@ def test_some_place_to_stop() -> None:
 def test_a_cosine_needs_an_end() -> None:
     with pytest.raises(UsageError, match="the cosine schedule: expected epochs or steps"):
         Recipe(preset="tiny", schedule="cosine", minutes=3.0)
+
+
+def test_settings_of_a_preset_are_defaults() -> None:
+    assert Recipe.for_preset("small", steps=1).vocabulary == "bpe"
+    assert Recipe.for_preset("small", steps=1, vocabulary="word").vocabulary == "word"
+    assert Recipe.for_preset("custom", steps=1) == Recipe(preset="custom", steps=1)
+
+
+@pytest.mark.parametrize("preset", PRESET_SETTINGS)
+def test_settings_of_presets_are_fields_of_a_recipe(preset: str) -> None:
+    assert preset in PRESETS
+    recipe = Recipe.for_preset(preset, steps=1)
+    assert {name: getattr(recipe, name) for name in PRESET_SETTINGS[preset]} == PRESET_SETTINGS[preset]

@@ -6,11 +6,13 @@ import json
 import math
 import shutil
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+import attnworks
 from attnworks.core.errors import FolderError, UnknownNameError, UsageError
 from attnworks.core.folders import (
     BEST_POINTER,
@@ -417,6 +419,23 @@ def test_killed_between_its_two_pointers_the_best_is_not_lost(
     assert steps_saved(tmp_path / "run") == [4, 12]
 
 
+def test_a_folder_that_does_not_say_its_model(corpus: str, tmp_path: Path, whole: Run) -> None:
+    """As runs were written before presets changed: the model is that of the checkpoint, or the preset as it was."""
+    for stretches in ([], [4]):
+        folder = tmp_path / f"run{len(stretches)}"
+        Run.create(recipe(corpus), folder)
+        for steps in stretches:
+            Run.resume(folder).train(should_stop=StopAfter(steps))
+        saved = read_sealed(folder / "run.json")
+        assert saved.pop("model")["kind"] == "transformer"
+        (folder / "run.json").write_bytes(seal({name: value for name, value in saved.items() if name != "sha256"}))
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setitem(PRESETS, "small", replace(SMALL["small"], norm="pre", initialisation="normal"))
+            again = Run.resume(folder)
+            again.train()
+        assert state_of(again) == state_of(whole)
+
+
 # What is refused -----------------------------------------------------------------------------------------------------
 
 
@@ -553,10 +572,32 @@ def test_translations_of_the_model_as_it_is(corpus: str, tmp_path: Path) -> None
     learnt = straight(corpus, tmp_path / "run", **changes)
     pairs = [learnt.corpus.train[index] for index in (3, 11, 7)]
     sources = [pairs[0].words[0], (), pairs[1].words[0], pairs[2].words[0]]
-    expected = [list(pairs[0].words[1]), [], list(pairs[1].words[1]), list(pairs[2].words[1])]
+    expected = [" ".join(pairs[0].words[1]), "", " ".join(pairs[1].words[1]), " ".join(pairs[2].words[1])]
     assert learnt.translate(sources) == expected
     scores = learnt.score("test")
     assert scores is None or 0 <= scores.bleu <= 100
+
+
+def test_text_as_people_write_it(tmp_path: Path) -> None:
+    """Raw sentences in, raw sentences out, and the standard signature; tokens between blanks are named as such."""
+    spec = write_pairs(tmp_path / "pairs.tsv")
+    path = tmp_path / "natural.tsv"
+    path.write_text((tmp_path / "pairs.tsv").read_text().replace(" .", ".").replace("la mela", "l'amica"))
+    changes = {"steps": 120, "dropout": 0.0, "warmup": 10, "validate_every": 120, "batch_tokens": 300, "accumulate": 1}
+    natural = straight(f"tsv:{path}", tmp_path / "natural", **changes)
+    assert natural.target.has_joiners and not natural.source.has_joiners
+    pairs = natural.corpus.train[:9]
+    lines = [line.split("\t") for line in path.read_text().splitlines()]
+    made = attnworks.translate(natural.folder, [pair.source.text for pair in pairs])
+    assert [[pair.source.text, text] for pair, text in zip(pairs, made, strict=True)] == [
+        line for pair in pairs for line in lines if line[0] == pair.source.text
+    ]
+    spaced, empty, joined = attnworks.translate(natural.folder, ["Luca sees bread .", "", "Luca sees bread."])
+    assert (spaced, empty) == (joined, "") and joined.endswith(".") and not joined.endswith(" .")
+    pytest.importorskip("sacrebleu")
+    scores = natural.score("valid"), straight(spec, tmp_path / "spaced", steps=1).score("valid")
+    assert ["tok:13a" in score.signature for score in scores if score is not None] == [True, False]
+    assert "tok:none" in (scores[1].signature if scores[1] is not None else "")
 
 
 def test_changes_on_resume_are_remembered_and_replace_every_limit(corpus: str, tmp_path: Path) -> None:

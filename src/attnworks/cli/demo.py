@@ -18,9 +18,9 @@ MARKER = ".attnworks-demo"
 OWN = ("translator", "exam", "page.html", "pruned", "restored")
 """What the demo and the commands that it prints write. Only these are replaced when the demo runs again."""
 SENTENCES = (
-    "Luca is studying in Spain . He is very happy .",
-    "The chair is new . It is very beautiful .",
-    "My sister does not eat the red apples .",
+    "Luca is studying in Spain. He is very happy.",
+    "The chair is new. It is very beautiful.",
+    "My sister does not eat the red apples.",
 )
 WIRINGS = {"attention alone": "attention alone", "skip": "with skip", "skip, MLP, norm": "with skip, MLP, norm"}
 LAYERS, BAR_WIDTH = 6, 10
@@ -67,9 +67,7 @@ def demo(quick: bool, out: Path) -> None:
     _heading(screen, "2. Train a small English-Italian translator")
     translator = out / "translator"
     limits = A_FEW_STEPS if quick else MINUTE
-    _, stopped = train_and_show(
-        progress_console(), quiet=False, preset="tiny", out=translator, learning_rate=0.002, threads=1, **limits
-    )
+    _, stopped = train_and_show(progress_console(), quiet=False, preset="tiny", out=translator, threads=1, **limits)
     if stopped:
         sys.exit(130)
     if quick:
@@ -102,7 +100,7 @@ def demo(quick: bool, out: Path) -> None:
 
 def _next_commands(out: Path) -> list[str]:
     lines = (
-        ("translate", out / "pruned", "--num-beams", 5, "My brother is too kind ."),
+        ("translate", out / "pruned", "--num-beams", 5, "My brother is too kind."),
         ("train", "--resume", out / "translator", "--minutes", 5),
         ("view", out / "pruned"),
         ("undo", out / "pruned", "--out", out / "restored"),

@@ -57,8 +57,13 @@ def recipe_options(command: F) -> F:
         number_option("--epochs", 20.0, "Passes over the corpus."),
         models_minutes,
         number_option("--batch-tokens", 640, "Tokens on the larger padded side of a batch."),
-        number_option("--learning-rate", 7e-4, "Peak learning rate."),
+        click.option("--learning-rate", type=float, help="Peak learning rate.  [default: the preset's]"),
     )
+
+
+def given_settings(options: dict[str, Any]) -> dict[str, Any]:
+    """The settings of training among the options of a study; those that are not given are the preset's."""
+    return {name: options[name] for name in RECIPE if options[name] is not None}
 
 
 def show_experiment(results: Any, out: Path | None, as_json: bool, pictures: bool = True) -> None:
@@ -108,21 +113,25 @@ def _run(study: Callable[..., Any], out: Path, as_json: bool) -> None:
 def conti(models: tuple[str, ...], out: Path, **options: Any) -> None:
     """Compare one-layer transformers with 1 and with 8 heads.
 
-    The experiment of Conti 2024, section 3.1. Writes a run folder for each model, a table of scores, and the attention
-    maps of a few held-out sentences as JSON and as pictures. Every part resumes: run the same command again.
+    The experiment of Conti 2024, section 3.1: whole words, 20 epochs, one layer. Writes a run folder for each model, a
+    table of scores, and the attention maps of a few held-out sentences as JSON and as pictures. The corpus opus_books
+    needs the extra data, and a network once; a file of pairs does as well. Every part resumes: run the same command
+    again.
 
     \b
     Examples:
       attnworks experiment conti --out runs/conti
+      attnworks experiment conti --corpus opus_books --out runs/books
+      attnworks experiment conti --corpus tsv:pairs.tsv --out runs/real
       attnworks experiment conti --models all --pairs 5000 --epochs 5 --out runs/six
     """
-    settings = {name: options[name] for name in RECIPE}
+    settings = given_settings(options)
     as_json = prepare(options)
     from attnworks.studies.conti import ALL_PRESETS, run_conti
     from attnworks.training.recipe import Recipe
 
     presets = ALL_PRESETS if models == ("all",) else models
-    recipes = [Recipe(preset=preset, schedule="cosine", **settings) for preset in presets]
+    recipes = [Recipe.for_preset(preset, schedule="cosine", **settings) for preset in presets]
     _run(partial(run_conti, out, recipes), out, as_json)
 
 
@@ -198,7 +207,7 @@ def structure(out: Path, **options: Any) -> None:
       attnworks experiment structure --out runs/structure
       attnworks experiment structure --minutes 5 --heal 100 --sentences 200 --out runs/quick-structure
     """
-    recipe = {name: options[name] for name in RECIPE}
+    recipe = given_settings(options)
     as_json = prepare(options)
     from attnworks.studies.structure import StructureSettings, run_structure, structure_recipes
 

@@ -47,7 +47,7 @@ def report(exams: tuple[Path, ...], as_json: bool, **options: Any) -> None:
     Examples:
       attnworks report exams/first --out report.html
       attnworks report exams/first exams/pruned --model runs/pruned --out pruned.html
-      attnworks translate runs/first "The chair is new ." --num-beams 4 --trace trace.json
+      attnworks translate runs/first "The chair is new." --num-beams 4 --trace trace.json
       attnworks report exams/first --trace trace.json --out report.html
       attnworks advise runs/first --length 1024 --json > advice.json
       attnworks report exams/first --advice advice.json --out report.html

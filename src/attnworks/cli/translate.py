@@ -100,10 +100,10 @@ def translate(model: str, text: tuple[str, ...], **options: Any) -> None:
 
     \b
     Examples:
-      attnworks translate runs/first "Luca is studying in Spain . He is very happy ."
+      attnworks translate runs/first "Luca is studying in Spain. He is very happy."
       cat english.txt | attnworks translate runs/first --num-beams 5 > italian.txt
-      attnworks translate runs/first --num-beams 5 --num-return-sequences 3 --json "The chair is new ."
-      attnworks translate runs/first --do-sample --top-p 0.9 --seed 7 "The chair is new ."
+      attnworks translate runs/first --num-beams 5 --num-return-sequences 3 --json "The chair is new."
+      attnworks translate runs/first --do-sample --top-p 0.9 --seed 7 "The chair is new."
     """
     as_json = prepare(options)
     from attnworks.api.subjects import as_subject

@@ -8,10 +8,18 @@ from typing import overload
 import torch
 from torch import nn
 
-from attnworks.core.checks import choice
+from attnworks.core.checks import choice, integer
 from attnworks.core.errors import UsageError
 from attnworks.models.block import PureAttention
-from attnworks.models.config import AttentionConfig, ModelConfig, PureConfig, RecurrentConfig, TransformerConfig
+from attnworks.models.config import (
+    AttentionConfig,
+    ModelConfig,
+    NormOrder,
+    PositionKind,
+    PureConfig,
+    RecurrentConfig,
+    TransformerConfig,
+)
 from attnworks.models.recurrent import Recurrent
 from attnworks.models.transformer import Transformer
 
@@ -92,7 +100,8 @@ PRESETS: dict[str, TransformerConfig | RecurrentConfig] = {
     "base": _transformer(512, 2048, heads=8, layers=6, tie="all", bias=False),
     "conti-1h": _transformer(512, 2048, heads=1, layers=1),
     "conti-8h": _transformer(512, 2048, heads=8, layers=1),
-    "tiny": _transformer(128, 512, heads=4, layers=2),
+    "small": _transformer(256, 1024, heads=4, layers=3, norm="pre", tie="target"),
+    "tiny": _transformer(128, 512, heads=4, layers=2, norm="pre"),
     "lstm-plain": _lstm(None),
     "lstm-dot": _lstm("luong-dot"),
     "lstm-multiplicative": _lstm("luong-multiplicative"),
@@ -102,18 +111,60 @@ PRESETS: dict[str, TransformerConfig | RecurrentConfig] = {
 conti-1h and conti-8h are those of the documented experiment (S4.129)."""
 
 
-def preset(name: str) -> TransformerConfig | RecurrentConfig:
-    """The config of a model by name.
+def preset(
+    name: str,
+    *,
+    d_model: int | None = None,
+    num_layers: int | None = None,
+    num_heads: int | None = None,
+    d_ff: int | None = None,
+    norm: NormOrder | None = None,
+    positions: PositionKind | None = None,
+) -> TransformerConfig | RecurrentConfig:
+    """The config of a model by name, with other sizes where they are given.
 
     Args:
-        name: "tiny", "base", "conti-1h", "conti-8h", "lstm-plain", "lstm-dot", "lstm-multiplicative" or
+        name: "tiny", "small", "base", "conti-1h", "conti-8h", "lstm-plain", "lstm-dot", "lstm-multiplicative" or
             "lstm-additive".
+        d_model: Width of embeddings and of the residual stream. Default: None, the preset's.
+        num_layers: Layers of the encoder, and of the decoder. Default: None, the preset's.
+        num_heads: Heads of every attention layer; they share `d_model`. Default: None, the preset's.
+        d_ff: Hidden width of the feed-forward layers. Default: None, the preset's, or 4 `d_model` if that is given.
+        norm: Layer norm before each part ("pre") or after each residual sum ("post"). Default: None, the preset's.
+        positions: "sinusoid", "learned", "index", "normalised-index" or "none". Default: None, the preset's.
 
     Returns:
         A copy of the config, to give to `attnworks.build`.
 
-    >>> preset("base").d_e
-    512
+    >>> preset("base").d_e, preset("tiny", d_model=64).d_ff
+    (512, 256)
     """
     choice("preset", name, PRESETS)
-    return replace(PRESETS[name])
+    config = PRESETS[name]
+    for option, size in (("d_model", d_model), ("num_layers", num_layers), ("num_heads", num_heads), ("d_ff", d_ff)):
+        if size is not None:
+            integer(option, size, 1)
+    if isinstance(config, RecurrentConfig):
+        others = {"num_heads": num_heads, "d_ff": d_ff, "norm": norm, "positions": positions}
+        if given := [option for option, value in others.items() if value is not None]:
+            asked, remedy = f"preset {name} with {given[0]}", "leave it out, or choose tiny, small or base"
+            raise UsageError(asked, "a Transformer", "a recurrent model, which has none", remedy)
+        width = {} if d_model is None else {"d_e": d_model, "d_h": d_model}
+        return replace(config, layers=config.layers if num_layers is None else num_layers, **width)
+    d_e, heads = d_model or config.d_e, num_heads or config.attention.heads
+    attention = config.attention
+    if d_model is not None or num_heads is not None:
+        if d_e % heads:
+            asked, remedy = f"d_model={d_e} with num_heads={heads}", "choose another number of heads"
+            raise UsageError(asked, "a width that the heads divide", f"a remainder of {d_e % heads}", remedy)
+        attention = replace(attention, heads=heads, d_k=d_e // heads, d_v=d_e // heads)
+    return replace(
+        config,
+        d_e=d_e,
+        d_ff=d_ff or (config.d_ff if d_model is None else 4 * d_e),
+        attention=attention,
+        encoder_layers=num_layers or config.encoder_layers,
+        decoder_layers=num_layers or config.decoder_layers,
+        norm=norm or config.norm,
+        positions=positions or config.positions,
+    )

@@ -22,6 +22,7 @@ NormOrder = Literal["post", "pre"]
 NormKind = Literal["standard", "documented"]
 PositionKind = Literal["sinusoid", "index", "normalised-index", "learned", "none"]
 Tying = Literal["none", "target", "all"]
+Initialisation = Literal["glorot", "normal", "scaled"]
 CellKind = Literal["lstm", "gru"]
 
 _Config = TypeVar("_Config", bound="TokenConfig")
@@ -124,6 +125,7 @@ class TransformerConfig(TokenConfig):
     norm_kind                       sqrt(var + eps) ("standard") or sigma + eps ("documented", eq. 2)
     final_norm                      one more norm after each stack; by default only with norm="pre"
     tie                             which embeddings are one matrix: "target" with the output, or "all" three
+    initialisation                  how new weights are drawn (`attnworks.models.initialisation`)
     """
 
     kind: ClassVar[str] = "transformer"
@@ -143,6 +145,7 @@ class TransformerConfig(TokenConfig):
     tie: Tying = "none"
     output_bias: bool = False
     dropout: float = 0.1
+    initialisation: Initialisation = "glorot"
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -158,6 +161,7 @@ class TransformerConfig(TokenConfig):
         choice("norm_kind", self.norm_kind, get_args(NormKind))
         choice("positions", self.positions, get_args(PositionKind))
         choice("tie", self.tie, get_args(Tying))
+        choice("initialisation", self.initialisation, get_args(Initialisation))
         if self.encoder_layers + self.decoder_layers == 0:
             raise UsageError("a transformer", "at least one layer", "none", "set encoder_layers or decoder_layers to 1")
         if self.tie == "all" and self.target_size != self.vocabulary:

@@ -149,17 +149,21 @@ def interval_of_mean(values: Float[Tensor, " n"]) -> Interval | None:
 
 
 def _bleu(subject: Subject, text: TokenizedText) -> float | None:
-    """BLEU of greedy translations, on tokens of the model's own vocabulary; None without reference translations."""
-    if text.written or len(text.sides) < 2:
+    """BLEU of greedy translations; None without reference translations.
+
+    It is that of text as people write it, or of tokens between blanks where the vocabulary knows no spacing.
+    """
+    if text.written or len(text.sides) < 2 or subject.target is None:
         return None
+    reader = subject.target
     sources, references = (rows[:BLEU_SENTENCES] for rows in text.sides)
-    written: list[list[str]] = []
+    written: list[str] = []
     with inference_mode(subject.model):
         for start in range(0, len(sources), TARGETS_WRITTEN_AT_ONCE):
             rows = subject.write_targets(sources[start : start + TARGETS_WRITTEN_AT_ONCE])
-            written += [[subject.token(token, "target") for token in row.text_ids] for row in rows]
-    gold = [[subject.token(token, "target") for token in row.text_ids] for row in references]
-    scores = translation_scores(written, gold)
+            written += [reader.text(row.text_ids) for row in rows]
+    gold = [reader.text(row.text_ids) for row in references]
+    scores = translation_scores(written, gold, own_tokens=not reader.writes_text)
     return None if scores is None else scores.bleu
 
 

@@ -26,8 +26,9 @@ from attnworks.studies.pictures import draw_heads
 from attnworks.studies.results import RESULTS_FILE, StudyResults, write_results
 from attnworks.text.passages import Passage
 from attnworks.text.vocabulary import BOS, EOS
+from attnworks.text.words import written
 from attnworks.traces.own import OwnSubject
-from attnworks.training.evaluate import TranslationScores, translation_scores
+from attnworks.training.evaluate import TranslationScores, references, translation_scores
 from attnworks.training.events import Event, Remark, StepDone, Validated, Watcher
 from attnworks.training.recipe import Recipe
 from attnworks.training.run import Run
@@ -38,7 +39,7 @@ MAPS_FOLDER = "maps"
 NUM_BEAMS = 5
 
 
-def dictionary_translations(train: Sequence[Passage], sentences: Sequence[Sequence[str]]) -> list[list[str]] | None:
+def dictionary_translations(train: Sequence[Passage], sentences: Sequence[Sequence[str]]) -> list[str] | None:
     """Translate word for word: each word becomes the word that it is most often aligned to in `train`.
 
     A word that is more often without a partner is left out. Unknown words stay as they are. None if the pairs have no
@@ -51,11 +52,13 @@ def dictionary_translations(train: Sequence[Passage], sentences: Sequence[Sequen
         partners: defaultdict[int, list[int]] = defaultdict(list)
         for source, target in pair.truth.alignment:
             partners[source].append(target)
-        source_words, target_words = pair.words
-        for position, word in enumerate(source_words):
-            aligned[word].update([target_words[other] for other in partners[position]] or [None])
+        assert pair.target is not None
+        spelled = pair.target.spelled
+        for position, word in enumerate(pair.words[0]):
+            aligned[word].update([spelled[other] for other in partners[position]] or [None])
     best = {word: counts.most_common(1)[0][0] for word, counts in aligned.items()}
-    return [[other for word in sentence if (other := best.get(word, word)) is not None] for sentence in sentences]
+    found = ([other for word in sentence if (other := best.get(word, word)) is not None] for sentence in sentences)
+    return [*map(written, found)]
 
 
 @dataclass(frozen=True)
@@ -173,16 +176,17 @@ def score_test(
     run: Run, subject: OwnSubject, *, sentences: int | None = None, beams: int = 1
 ) -> TranslationScores | None:
     """The scores of a model on the first sentences of the test split of a run; None without sacrebleu."""
-    pairs = [pair.words for pair in run.corpus.test[:sentences]]
-    sources, references = [pair[0] for pair in pairs], [pair[1] for pair in pairs]
-    written = translations(subject.model, *subject.vocabularies, sources, beams=beams, device=subject.device)
-    return translation_scores(written, references)
+    pairs = run.corpus.test[:sentences]
+    sources = [pair.words[0] for pair in pairs]
+    made = translations(subject.model, *subject.vocabularies, sources, beams=beams, device=subject.device)
+    return translation_scores(made, references(pairs, run.target), own_tokens=not run.target.has_joiners)
 
 
 def _dictionary_bleu(run: Run) -> float | None:
     """BLEU of a word-for-word dictionary on the same sentences; None if the corpus has no alignment."""
-    written = dictionary_translations(run.corpus.train, [pair.words[0] for pair in run.corpus.test])
-    scores = None if written is None else translation_scores(written, [pair.words[1] for pair in run.corpus.test])
+    made = dictionary_translations(run.corpus.train, [pair.words[0] for pair in run.corpus.test])
+    gold = [pair.target.written for pair in run.corpus.test if pair.target is not None]
+    scores = None if made is None else translation_scores(made, gold)
     return None if scores is None else scores.bleu
 
 

@@ -18,6 +18,7 @@ import torch
 from attnworks.core.display import Progress, counted, silent
 from attnworks.core.errors import FolderError
 from attnworks.core.folders import read_file
+from attnworks.core.json_records import parse
 from attnworks.core.places import HeadId, Slot
 from attnworks.exam.examiner import ExamSettings, run_examination
 from attnworks.exam.measures.structure import FAMILY_DESCRIPTIONS, FORGIVEN_ERROR
@@ -79,7 +80,7 @@ def structure_recipes(**settings: Any) -> dict[str, Recipe]:
     """The recipe of each model of the study, with these settings of training."""
     mechanisms = {ONE_HEAD: None, EIGHT_HEADS: None, STRUCTURED_HEADS: "structured"}
     return {
-        name: Recipe(preset=name.removesuffix("-structured"), mechanism=mechanism, schedule="cosine", **settings)
+        name: Recipe.for_preset(name.removesuffix("-structured"), mechanism=mechanism, schedule="cosine", **settings)
         for name, mechanism in mechanisms.items()
     }
 
@@ -124,19 +125,25 @@ def count_forms(report: dict[str, Any], model: str) -> dict[str, int]:
 
 def _read_or_begin(folder: Path, settings: StructureSettings, recipes: dict[str, Recipe]) -> StructureResults:
     """The saved report of a study with the same settings and recipes (on any device), or a new one."""
-    shown = {name: asdict(recipe) for name, recipe in recipes.items()}
-    for recipe in shown.values():
-        del recipe["device"], recipe["threads"]
+    shown = {name: _without_machine(recipe) for name, recipe in recipes.items()}
     asked = {"settings": asdict(settings), "recipes": shown}
     if not (folder / RESULTS_FILE).exists():
         report = StructureResults(**asked, models={}, alone={}, projected=[])
         write_results(folder, report)
         return report
     report = StructureResults(json.loads(read_file(folder / RESULTS_FILE)))
+    report["recipes"] = {
+        name: _without_machine(parse(Recipe, saved, name)) for name, saved in report["recipes"].items()
+    }
     for part, options in asked.items():
         if report.get(part) != options:
             raise FolderError(f"the study in {folder}", f"the same {part}", "others", "choose another --out")
     return report
+
+
+def _without_machine(recipe: Recipe) -> dict[str, Any]:
+    """The settings that decide the results; those that an older version does not have are the defaults."""
+    return {name: value for name, value in asdict(recipe).items() if name not in ("device", "threads")}
 
 
 def _bleu(run: Run, subject: OwnSubject, settings: StructureSettings) -> float | None:

@@ -15,10 +15,11 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import wraps
 from importlib import import_module
 from itertools import chain, islice
+from pathlib import Path
 from random import Random
 from typing import NamedTuple
 
@@ -30,22 +31,31 @@ from attnworks.text.passages import Passage, ReadReport, ReadTally, Words
 CORPORA: Registry[CorpusReader] = Registry("corpus")
 READERS = ("attnworks.text.grammar", "attnworks.text.readers")
 """Modules that register corpora; the first corpus that is opened imports them."""
+OF_FILES = ("tsv", "text")
+"""Corpora that can be held out as a whole."""
 MAX_HELD_OUT_PAIRS = 2_000
 HELD_OUT_ONE_IN = 20
 
 
 class CorpusLimits(NamedTuple):
-    """The largest number of training pairs (None for all), and the seed of splits and order."""
+    """The largest number of training pairs (None for all), the seed of splits and order, and which splits to make.
+
+    whole    all pairs are one split, in the order of the file
+    """
 
     pairs: int | None = None
     seed: int = 0
+    valid: bool = True
+    test: bool = True
+    whole: bool = False
 
 
 @dataclass(frozen=True)
 class Corpus:
     """Pairs of texts, or texts without translations, in an order that depends on the spec, the data and the seed only.
 
-    No source occurs in two splits. The report counts what was read before any limit. `open_corpus` adds the spec.
+    No source occurs in two splits, except in those from files of their own: `overlap` says how many of their pairs have
+    a source that is also for training. The report counts what was read before any limit. `open_corpus` adds the spec.
     """
 
     train: Sequence[Passage]
@@ -53,6 +63,7 @@ class Corpus:
     test: Sequence[Passage]
     report: ReadReport
     spec: str = ""
+    overlap: dict[str, int] = field(default_factory=dict)
 
     def check_pairs(self, asked: str) -> None:
         """Refuse, for what is asked, a corpus of texts without translations."""
@@ -65,22 +76,55 @@ CorpusReader = Callable[[str, CorpusLimits], Corpus]
 """(what follows the colon of `name:argument`, limits) -> corpus. Raises one-line errors only."""
 
 
-def open_corpus(spec: str, *, pairs: int | None = None, seed: int = 0) -> Corpus:
+def open_corpus(
+    spec: str, *, pairs: int | None = None, seed: int = 0, valid: str | None = None, test: str | None = None
+) -> Corpus:
     """The corpus that a spec `name` or `name:argument` describes.
 
-    pairs    the largest number of training pairs; validation and test pairs stay the same
-    seed     decides the splits and the order of the training pairs
+    pairs          the largest number of training pairs; validation and test pairs stay the same
+    seed           decides the splits and the order of the training pairs
+    valid, test    corpora of files, all of whose pairs are held out; nothing of the first corpus is, in their place
     """
     if pairs is not None:
         integer("training pairs", pairs, 1)
-    for module in READERS:
-        import_module(module)
-    name, _, argument = spec.partition(":")
-    corpus = CORPORA[name.strip()](argument.strip(), CorpusLimits(pairs, seed))
+    corpus = _read(spec, CorpusLimits(pairs, seed, valid is None, test is None))
+    given = {name: _every_pair(name, other) for name, other in (("valid", valid), ("test", test)) if other is not None}
+    if not given:
+        return corpus
+    sources = {pair.words[0] for pair in corpus.train}
+    overlap = {name: sum(pair.words[0] in sources for pair in held) for name, held in given.items()}
+    return replace(corpus, **given, overlap=overlap)
+
+
+def _read(spec: str, limits: CorpusLimits) -> Corpus:
+    corpus = corpus_reader(spec)(spec.partition(":")[2].strip(), limits)
     if not corpus.report.read:
         got = f"no usable pair ({corpus.report.left_out()})"
         raise UsageError(f"corpus {spec!r}", "pairs of sentences", got, "check the format")
     return replace(corpus, spec=spec)
+
+
+def _every_pair(split: str, spec: str) -> list[Passage]:
+    """All pairs of a corpus of files, in their order."""
+    corpus_reader(spec)
+    if spec.partition(":")[0].strip() not in OF_FILES:
+        expected, remedy = "tsv:FILE or text:SRC,TGT", "write the pairs to a file"
+        raise UsageError(f"{split} pairs from {spec!r}", expected, "a corpus that is split by itself", remedy)
+    return list(_read(spec, CorpusLimits(whole=True)).train)
+
+
+def corpus_reader(spec: str) -> CorpusReader:
+    """The reader of a spec; an error that suggests the nearest name, or for a path what to write in front of it."""
+    for module in READERS:
+        import_module(module)
+    name = spec.partition(":")[0].strip()
+    if name not in CORPORA:
+        paths = [Path(part.strip()).expanduser() for part in spec.split(",")]
+        if all(path.is_file() or ".tsv" in path.suffixes for path in paths) and len(paths) <= 2:
+            kind = "tsv" if len(paths) == 1 else "text"
+            expected = f"a corpus by name, such as {kind}:{'FILE' if kind == 'tsv' else 'SRC,TGT'}"
+            raise UsageError(f"corpus {spec!r}", expected, "a path", f"write {kind}:{spec}")
+    return CORPORA[name]
 
 
 def from_corpus(spec: str, passages: int, seed: int) -> tuple[list[Passage], ReadReport]:
@@ -109,7 +153,10 @@ def split_by_source(unit: str = "line") -> Callable[[Callable[[str, ReadTally], 
         @wraps(read)
         def reader(argument: str, limits: CorpusLimits) -> Corpus:
             tally = ReadTally(unit)
-            train, valid, test = split_corpus_pairs(read(argument, tally), limits.seed)
+            found = read(argument, tally)
+            if limits.whole:
+                return Corpus(list(found), [], [], tally.report())
+            train, valid, test = split_corpus_pairs(found, limits.seed, valid=limits.valid, test=limits.test)
             return Corpus(train[: limits.pairs], valid, test, tally.report())
 
         return reader
@@ -117,18 +164,20 @@ def split_by_source(unit: str = "line") -> Callable[[Callable[[str, ReadTally], 
     return decorate
 
 
-def split_corpus_pairs(pairs: Iterable[Passage], seed: int = 0) -> tuple[list[Passage], list[Passage], list[Passage]]:
-    """Training (shuffled), validation and test pairs."""
+def split_corpus_pairs(
+    pairs: Iterable[Passage], seed: int = 0, *, valid: bool = True, test: bool = True
+) -> tuple[list[Passage], list[Passage], list[Passage]]:
+    """Training (shuffled), validation and test pairs; a split that is not wanted is empty."""
     translations: dict[Words, list[Passage]] = {}
     for pair in pairs:
         translations.setdefault(pair.words[0], []).append(pair)
     in_order = sorted(translations, key=lambda source: _hash(seed, source))
     quota = max(1, len(in_order) // HELD_OUT_ONE_IN) if len(in_order) >= 3 else 0
-    valid = _hold_out(in_order[:quota], translations)
-    test = _hold_out(in_order[::-1][:quota], translations)
+    for_valid = _hold_out(in_order[:quota], translations) if valid else []
+    for_test = _hold_out(in_order[::-1][:quota], translations) if test else []
     train = list(chain.from_iterable(translations[source] for source in in_order if source in translations))
     Random(seed).shuffle(train)
-    return train, valid, test
+    return train, for_valid, for_test
 
 
 def _hold_out(sources: Sequence[Words], translations: dict[Words, list[Passage]]) -> list[Passage]:

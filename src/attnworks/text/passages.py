@@ -15,10 +15,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import count
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, Self
 
 from attnworks.core.display import counted
 from attnworks.core.errors import AttnworksError, FolderError, UsageError
+from attnworks.text.words import cleaned, plain, written
+from attnworks.text.words import spelled as spelled_words
 from attnworks.text.words import words as words_of
 
 ROOT = -1
@@ -64,15 +66,30 @@ class Text:
                 raise self._wrong(expected, f"governor {governor} of word {word}", "count words from 0")
 
     @classmethod
-    def of_words(cls, words: Words, governors: tuple[int, ...] | None = None) -> Text:
-        """Words with blanks between them. To save time and memory, nothing is checked, and `text` joins them later."""
-        text = cls.__new__(cls)
-        text._text, text.words, text.governors, text.line = None, words, governors, None
-        return text
+    def of_words(cls, words: Words, governors: tuple[int, ...] | None = None, text: str | None = None) -> Self:
+        """Words, with blanks between them or in this text. Nothing is checked; `text` may join the words later."""
+        made = cls.__new__(cls)
+        made._text, made.words, made.governors, made.line = text, words, governors, None
+        return made
 
     @property
     def text(self) -> str:
         return " ".join(self.words or ()) if self._text is None else self._text
+
+    @property
+    def spelled(self) -> Words:
+        """The words with joiners where the text has no blank between them (`attnworks.text.words`)."""
+        if self._text is None:
+            return self.words or ()
+        spelled = spelled_words(self._text)
+        letters = len(without_blanks(self._text))
+        kept = self.words is None or sum(map(len, plain(spelled))) == letters
+        return spelled if kept else self.words or ()
+
+    @property
+    def written(self) -> str:
+        """The text as people write it: without blanks before full stops, for instance."""
+        return written(self.spelled)
 
     @property
     def name(self) -> str:
@@ -254,13 +271,14 @@ class ReadTally:
         """The passage of two texts, or None (and a reason counted) if it is unusable."""
         if "\0" in source or "\0" in target:
             return self.leave_out("NUL byte", number)
-        sides = words_of(source), words_of(target)
+        texts = cleaned(source), cleaned(target)
+        sides = words_of(texts[0]), words_of(texts[1])
         if not all(sides):
             return self.leave_out("empty side", number)
         if max(map(len, sides)) > MAX_WORDS:
             return self.leave_out(f"more than {MAX_WORDS:,} words", number)
         self._read += 1
-        return Passage.of_words(*sides)
+        return Passage(Text.of_words(sides[0], text=texts[0]), Text.of_words(sides[1], text=texts[1]))
 
     def leave_out(self, reason: str, number: int | None = None) -> None:
         """Count something unusable, with its number where it has one."""

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from attnworks.core.errors import FolderError, UsageError
 from attnworks.text.conllu import attach, read_parses
-from attnworks.text.corpora import CORPORA, READERS, from_corpus
+from attnworks.text.corpora import CORPORA, READERS, corpus_reader, from_corpus
 from attnworks.text.passages import Passage, Text, from_file, from_texts
 
 Texts = Sequence[str] | Sequence[Passage] | str | os.PathLike[str] | None
@@ -66,8 +66,7 @@ def is_corpus(spec: str) -> bool:
 
 def check_corpus(spec: str) -> None:
     """Raise an error with the nearest name for a string that names no corpus."""
-    if not is_corpus(spec):
-        CORPORA[spec.partition(":")[0].strip()]
+    corpus_reader(spec)
 
 
 def text_file(texts: str | os.PathLike[str]) -> Path:

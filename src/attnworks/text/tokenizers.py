@@ -20,7 +20,7 @@ from attnworks.text.passages import Passage, Text, without_blanks
 from attnworks.text.sentence_pairs import LINE_END, PairPieces, pair_of_pieces, pair_row
 from attnworks.text.tokens import NO_SIDE, NO_WORD, RowPair, TokenRow
 from attnworks.text.vocabulary import BOS, EOS, PAD, SPECIALS, Vocabulary
-from attnworks.text.words import words
+from attnworks.text.words import plain, without_joiners, words
 
 if TYPE_CHECKING:
     from transformers import BatchEncoding, PreTrainedTokenizerBase
@@ -133,6 +133,15 @@ class TextReader(ABC):
         """The text of one id."""
         return str(identity)
 
+    @property
+    def writes_text(self) -> bool:
+        """Whether `text` has the spacing that people write, not blanks between all tokens."""
+        return False
+
+    def text(self, ids: Sequence[int]) -> str:
+        """The text of ids that are not special."""
+        return " ".join(map(self.token, ids))
+
     @abstractmethod
     def ordinary_ids(self) -> Sequence[int]:
         """The ids of all tokens that a text may have, in order; no special tokens."""
@@ -175,6 +184,13 @@ class HuggingFaceReader(TextReader):
     def token(self, identity: int) -> str:
         token = self.tokenizer.convert_ids_to_tokens(identity)
         return str(token) if token else f"<{identity}>"
+
+    @property
+    def writes_text(self) -> bool:
+        return True
+
+    def text(self, ids: Sequence[int]) -> str:
+        return str(self.tokenizer.decode(list(ids), skip_special_tokens=True))
 
     def ordinary_ids(self) -> Sequence[int]:
         special = {*self.tokenizer.all_special_ids, *self.tokenizer.added_tokens_decoder}
@@ -262,17 +278,32 @@ class VocabularyReader(TextReader):
     def token(self, identity: int) -> str:
         return self.vocabulary.token(identity)
 
+    @property
+    def writes_text(self) -> bool:
+        return self.vocabulary.has_joiners
+
+    def text(self, ids: Sequence[int]) -> str:
+        return self.vocabulary.text(ids)
+
     def ordinary_ids(self) -> Sequence[int]:
         return range(len(SPECIALS), len(self.vocabulary))
 
     def _pieces(self, side: Text) -> Pieces:
         written = _written(side)
-        text = " ".join(written)
+        text = " ".join(self._spelled(side, written))
         read = self.vocabulary.tokenizer.encode(text, add_special_tokens=False)
         before, after = ([BOS], []) if self.side == "target" else ([], [EOS])
         special = [True] * len(before) + [False] * len(read.ids) + [True] * len(after)
         spans = [(0, 0)] * len(before) + read.offsets + [(0, 0)] * len(after)
+        text, spans = without_joiners(text, spans)
         return Pieces([*before, *read.ids, *after], special, *align(text, spans, special, side.words or written))
+
+    def _spelled(self, side: Text, written: tuple[str, ...]) -> tuple[str, ...]:
+        """The words to look up as the vocabulary spells them: sources without joiners, targets as in training."""
+        if self.side == "source" or not self.vocabulary.has_joiners:
+            return written
+        spelled = side.spelled
+        return spelled if plain(spelled) == written else written
 
     def _pair(self, source: Text, target: Text) -> PairPieces:
         """Each text with its <eos>; for a decoder <bos>, source, <eos>, target."""
@@ -287,9 +318,15 @@ class VocabularyReader(TextReader):
 
 def read_pairs(pairs: Iterable[Passage], source: Vocabulary, target: Vocabulary) -> list[RowPair]:
     """Rows of training: ids alone, in far less time than `VocabularyReader.read` needs to find their words."""
-    words = [pair.words for pair in pairs]
-    sides = (vocabulary.encode_all(pair[side] for pair in words) for side, vocabulary in enumerate((source, target)))
+    pairs = list(pairs)
+    targets = (target_words(pair, target) for pair in pairs)
+    sides = source.encode_all(pair.words[0] for pair in pairs), target.encode_all(targets)
     return [(TokenRow((*read, EOS)), TokenRow((BOS, *written))) for read, written in zip(*sides, strict=True)]
+
+
+def target_words(pair: Passage, vocabulary: Vocabulary) -> tuple[str, ...]:
+    """The words of the target as the vocabulary spells them."""
+    return pair.target.spelled if vocabulary.has_joiners and pair.target is not None else pair.words[1]
 
 
 def align(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Literal
 
@@ -11,6 +12,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from attnworks.core.checks import integer
 from attnworks.core.errors import AttnworksError, FolderError
 from attnworks.core.folders import read_file
+from attnworks.text.words import JOINER, written
 
 VocabularyKind = Literal["word", "bpe"]
 
@@ -59,6 +61,11 @@ class Vocabulary:
         tokenizer.train_from_iterator((" ".join(words) for words in sentences), trainer)
         return cls(tokenizer)
 
+    @cached_property
+    def has_joiners(self) -> bool:
+        """Whether words are spelled with joiners (`attnworks.text.words`), so that it can write text as people do."""
+        return any(JOINER in token for token in self.tokenizer.get_vocab())
+
     def __len__(self) -> int:
         return self.tokenizer.get_vocab_size()
 
@@ -76,6 +83,10 @@ class Vocabulary:
         if self.tokenizer.decoder is None:
             return [self.token(token) for token in kept]
         return self.tokenizer.decode(kept, skip_special_tokens=False).split()
+
+    def text(self, ids: Sequence[int]) -> str:
+        """The text of the ids, with blanks where they belong."""
+        return written(self.decode(ids))
 
     def token(self, identity: int) -> str:
         """The text of one id, as it labels an axis."""

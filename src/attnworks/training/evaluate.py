@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import importlib.util
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from torch import nn
 
 from attnworks.models.modes import inference_mode
+from attnworks.text.passages import Passage
+from attnworks.text.tokenizers import target_words
 from attnworks.text.tokens import RowPair, collate_pairs, validation_batches
+from attnworks.text.vocabulary import Vocabulary
+from attnworks.text.words import written
 from attnworks.training.objectives.contract import Objective
 
 
@@ -35,16 +39,22 @@ def mean_loss(
 
 
 def translation_scores(
-    hypotheses: Sequence[Sequence[str]], references: Sequence[Sequence[str]]
+    hypotheses: Sequence[str], references: Sequence[str], *, own_tokens: bool = False
 ) -> TranslationScores | None:
-    """sacrebleu on our own tokens (tokenize=none), or None where there is no sacrebleu or nothing to score."""
+    """sacrebleu with its standard tokenizer 13a, or None where there is no sacrebleu or nothing to score.
+
+    own_tokens    the texts are tokens of attnworks between blanks, which sacrebleu takes as they are (tok:none)
+    """
     if not hypotheses or importlib.util.find_spec("sacrebleu") is None:
         return None
     from sacrebleu.metrics.bleu import BLEU
     from sacrebleu.metrics.chrf import CHRF
 
-    written = [" ".join(words) for words in hypotheses]
-    gold = [[" ".join(words) for words in references]]
-    bleu, chrf = BLEU(tokenize="none", force=True), CHRF()
-    score = bleu.corpus_score(written, gold)
-    return TranslationScores(score.score, chrf.corpus_score(written, gold).score, str(bleu.get_signature()))
+    bleu, chrf, gold = BLEU(tokenize="none" if own_tokens else "13a", force=own_tokens), CHRF(), [[*references]]
+    score = bleu.corpus_score([*hypotheses], gold)
+    return TranslationScores(score.score, chrf.corpus_score([*hypotheses], gold).score, str(bleu.get_signature()))
+
+
+def references(pairs: Iterable[Passage], target: Vocabulary) -> list[str]:
+    """The translations to score against: as people write them if the vocabulary does so, else tokens between blanks."""
+    return [written(target_words(pair, target)) for pair in pairs]

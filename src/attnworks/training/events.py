@@ -41,6 +41,27 @@ class Validated:
 
 
 @dataclass(frozen=True)
+class Averaged:
+    """The mean of the weights of these steps, its held-out loss, and whether that is below all others'."""
+
+    step: int
+    steps: list[int]
+    loss: float
+    best: bool
+
+
+@dataclass(frozen=True)
+class Tested:
+    """The scores of the best weights on the user's own test pairs, at the end of a run."""
+
+    step: int
+    loss: float
+    bleu: float | None
+    chrf: float | None
+    signature: str | None
+
+
+@dataclass(frozen=True)
 class Saved:
     """A checkpoint is on disk."""
 
@@ -75,10 +96,14 @@ class Remark:
     text: str
 
 
-Event = StepDone | Validated | Saved | Grown | Remark
+Event = StepDone | Validated | Averaged | Tested | Saved | Grown | Remark
 
 
 Watcher = Callable[[Event], None]
+KINDS = {
+    StepDone: "training", Validated: "validation", Averaged: "average", Tested: "test", Grown: "growth"
+}  # fmt: skip
+"""Events that have lines in metrics.jsonl, and the kinds of these."""
 
 
 class Metrics:
@@ -100,7 +125,7 @@ class Metrics:
     def __call__(self, event: Event) -> None:
         if isinstance(event, Saved | Remark):
             return
-        kind = {Validated: "validation", Grown: "growth"}.get(type(event), "training")
+        kind = KINDS[type(event)]
         with disk_errors(f"write {self.path}", remedy="free space, then resume"), self.path.open("ab") as file:
             file.write(_line({"kind": kind, **asdict(event)}))
 

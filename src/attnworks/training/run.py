@@ -1,7 +1,7 @@
 """A run: a recipe with its corpus, model and folder.
 
 runs/mine/
-  run.json                    the recipe
+  run.json                    the recipe, and the config that the model began with
   source.json, target.json    the vocabularies
   metrics.jsonl               a line for every step, every validation and every growth
   checkpoints/step-00000500   a model folder with the state of the optimizer
@@ -14,16 +14,19 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
+from itertools import compress
 from pathlib import Path
+from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from attnworks.attention import Mechanism
-from attnworks.core.checks import integer, new_place
+from attnworks.core.checks import new_place
 from attnworks.core.errors import DivergedError, FolderError, UsageError
 from attnworks.core.folders import (
     LAST_POINTER,
+    best_checkpoint,
     disk_errors,
     new_folder,
     read_pointer,
@@ -35,20 +38,30 @@ from attnworks.core.folders import (
 )
 from attnworks.core.team import Team
 from attnworks.core.tensors import check_device
-from attnworks.models import PureConfig, Recurrent, RecurrentConfig, Transformer, TransformerConfig, build, preset
-from attnworks.models.config import config_from_json
+from attnworks.models import PureConfig, Recurrent, Transformer, build
+from attnworks.models.config import config_from_json, config_to_json
 from attnworks.models.decoding.translate import translations
-from attnworks.models.folder import read_config, read_manifest
+from attnworks.models.folder import load_model, read_config, read_manifest
 from attnworks.text.corpora import Corpus, corpus_fingerprint, open_corpus
+from attnworks.text.passages import Passage
 from attnworks.text.tokenizers import read_pairs
-from attnworks.text.tokens import BatchOrder
+from attnworks.text.tokens import BatchOrder, RowPair
 from attnworks.text.vocabulary import EOS, Vocabulary
-from attnworks.training.evaluate import TranslationScores, mean_loss, translation_scores
-from attnworks.training.events import Event, Grown, Metrics, Remark, Saved, Validated, Watcher
+from attnworks.training.averages import average_model, save_average, steps_to_average
+from attnworks.training.evaluate import TranslationScores, mean_loss, references, translation_scores
+from attnworks.training.events import Averaged, Event, Grown, Metrics, Remark, Saved, Tested, Validated, Watcher
+from attnworks.training.first_model import (
+    FirstConfig,
+    check_goals,
+    config_before_presets_changed,
+    first_config,
+    make_vocabularies,
+)
 from attnworks.training.fit import CorpusFit, schedule
 from attnworks.training.objectives.language import NextTargetToken
 from attnworks.training.recipe import Recipe
 from attnworks.training.run_folder import (
+    MODEL_KEY,
     RECIPE_FILE,
     SOURCE_FILE,
     TARGET_FILE,
@@ -56,12 +69,14 @@ from attnworks.training.run_folder import (
     delete_checkpoints,
     load_checkpoint,
     load_vocabularies,
+    read_first_config,
     read_recipe,
     restore_optimizer,
     resume_point,
     save_checkpoint,
     write_pointers,
 )
+from attnworks.training.tensorboard import TensorBoard
 
 STOP_FIELDS = ("epochs", "steps", "minutes")
 
@@ -77,16 +92,18 @@ class Run:
         source: Vocabulary,
         target: Vocabulary,
         team: Team | None = None,
-        config: TransformerConfig | RecurrentConfig | None = None,
+        config: FirstConfig | None = None,
     ) -> None:
         self.folder, self.recipe, self.corpus, self.source, self.target = folder, recipe, corpus, source, target
         self.team = team or Team()
         if config is None:
-            config = _with_options(preset(recipe.preset).with_vocabulary(len(source), len(target)), recipe)
+            config = first_config(recipe).with_vocabulary(len(source), len(target))
+        self.first_config = config
         self.model: Transformer | Recurrent = build(config, seed=recipe.seed)
         check_device(recipe.device)
         self.model.to(recipe.device)
         self.train_rows = read_pairs(corpus.train, source, target)
+        self.too_long = 0 if recipe.max_length is None else self._leave_out_longer(recipe.max_length)
         self.valid_rows = read_pairs(corpus.valid, source, target)
         order = BatchOrder(self.train_rows, recipe.batch_tokens, recipe.seed)
         self.last_step = _last_step(recipe, order.per_epoch)
@@ -107,8 +124,23 @@ class Run:
         self.progress = RunProgress()
         self.remarks: list[str] = []
 
+    def _leave_out_longer(self, limit: int) -> int:
+        """Leave out training pairs with more tokens on a side, special ones not counted; the number of these pairs."""
+        kept = [max(len(source), len(target)) <= limit + 1 for source, target in self.train_rows]
+        if not any(kept):
+            expected, got = f"training pairs of at most {limit} tokens", "none"
+            raise UsageError(f"training with max_length={limit}", expected, got, "choose a larger one")
+        self.corpus = replace(self.corpus, train=list(compress(self.corpus.train, kept)))
+        self.train_rows = list(compress(self.train_rows, kept))
+        return kept.count(False)
+
     def _adam(self) -> torch.optim.Adam:
         return torch.optim.Adam(self.model.parameters(), betas=(0.9, 0.98), eps=1e-9, fused=True)
+
+    @property
+    def has_joint_vocabulary(self) -> bool:
+        """Whether both sides have the same vocabulary."""
+        return self.source.tokenizer.to_str() == self.target.tokenizer.to_str()
 
     @property
     def optimizer(self) -> torch.optim.Optimizer:
@@ -120,24 +152,26 @@ class Run:
         restore_optimizer(self.model, self.optimizer, state)
 
     @classmethod
-    def create(cls, recipe: Recipe, folder: Path, team: Team | None = None) -> Run:
-        """A new run in a new folder."""
+    def create(cls, recipe: Recipe, folder: Path, team: Team | None = None, config: FirstConfig | None = None) -> Run:
+        """A new run in a new folder, of the preset that the recipe names or of another config."""
         team = team or Team()
         if team.leads:
             remedy = f"choose another --out, or continue with: attnworks train --resume {folder}"
             new_place(folder, "train to", remedy)
-        _with_options(preset(recipe.preset), recipe)  # refuses unknown names before a corpus is read
-        _check_goals(recipe)
-        corpus = open_corpus(recipe.corpus, pairs=recipe.pairs, seed=recipe.seed)
+        config = first_config(recipe, config)  # refuses unknown names before a corpus is read
+        check_goals(recipe, config)
+        corpus = _open_corpus(recipe)
         corpus.check_pairs("training")
-        source, target = _vocabularies(recipe, corpus)
-        run = cls(folder, recipe, corpus, source, target, team)
+        source, target = make_vocabularies(recipe, corpus, config)
+        config = config.with_vocabulary(len(source), len(target))
+        run = cls(folder, recipe, corpus, source, target, team, config)
         run._check_lengths()
         if team.leads:
             with new_folder(folder) as scratch:
                 source.save(scratch / SOURCE_FILE)
                 target.save(scratch / TARGET_FILE)
-                saved = {"recipe": asdict(recipe), "corpus_sha256": corpus_fingerprint(corpus)}
+                saved = {"recipe": asdict(recipe), "corpus_sha256": _fingerprint(corpus, recipe)}
+                saved |= {MODEL_KEY: config_to_json(config)}
                 saved |= {name: sha256((scratch / name).read_bytes()) for name in (SOURCE_FILE, TARGET_FILE)}
                 (scratch / RECIPE_FILE).write_bytes(seal(saved))
         team.wait()
@@ -162,16 +196,19 @@ class Run:
         old, corpus_sha256 = read_recipe(folder)
         stops = {} if changes.keys().isdisjoint(STOP_FIELDS) else dict.fromkeys(STOP_FIELDS)
         recipe = replace(old, **(stops | changes))  # pyright: ignore[reportArgumentType]
+        first = read_first_config(folder) or config_before_presets_changed(recipe)
         if "grow_until" in changes:
-            _check_goals(recipe)
-        corpus = open_corpus(recipe.corpus, pairs=recipe.pairs, seed=recipe.seed)
-        if corpus_fingerprint(corpus) != corpus_sha256:
+            check_goals(recipe, first)
+        corpus = _open_corpus(recipe)
+        if _fingerprint(corpus, recipe) != corpus_sha256:
             expected = f"the corpus {recipe.corpus} as it was"
             raise FolderError(f"resume {folder}", expected, "other sentences", "start a new run")
         with disk_errors(f"resume {folder}", remedy="check that you may read it"):
             last, damaged, remark = resume_point(folder)
-        config = None if last is None else _config_of(last, recipe)
-        run = cls(folder, recipe, corpus, *load_vocabularies(folder), team, config)
+        source, target = load_vocabularies(folder)
+        config = first.with_vocabulary(len(source), len(target)) if last is None else _config_of(last)
+        run = cls(folder, recipe, corpus, source, target, team, replace(config, dropout=recipe.dropout))
+        run.first_config = first
         if last is not None:
             run.progress = load_checkpoint(last, run.model, run.optimizer)
         run.remarks = [] if remark is None else [remark]
@@ -195,7 +232,8 @@ class Run:
         """
         assert grow is not None or self.recipe.grow_until is None, "a recipe with grow_until needs the argument grow"
         metrics = Metrics(self.folder, after=self.progress.step) if self.team.leads else None
-        everyone = [watcher for watcher in (metrics, *watchers) if watcher is not None]
+        board = TensorBoard.where_installed(self.folder, self.progress.step) if self.team.leads else None
+        everyone = [watcher for watcher in (metrics, board, *watchers) if watcher is not None]
 
         def tell(event: Event) -> None:
             if self.team.leads:
@@ -204,15 +242,16 @@ class Run:
 
         for remark in filter(None, [*self.remarks, metrics and metrics.remark]):
             tell(Remark(self.progress.step, remark))
+        began = self.progress.step
         saved_at = self.progress.step if read_pointer(self.folder, LAST_POINTER) else -1
         while not self.done() and not self.team.any(should_stop()):
             event = self.fit.train_step(self.progress.step)
             self.progress = replace(self.progress, step=event.step, seconds=self.progress.seconds + event.seconds)
             tell(event)
             if grow is not None and event.step % self.recipe.grow_every == 0 and not self.done():
-                began = time.perf_counter()
+                started = time.perf_counter()
                 grown = grow(self)
-                seconds = time.perf_counter() - began
+                seconds = time.perf_counter() - started
                 self.progress = replace(self.progress, seconds=self.progress.seconds + seconds)
                 if grown is not None:
                     tell(replace(grown, seconds=seconds))
@@ -224,16 +263,51 @@ class Run:
                 saved_at = event.step
         if saved_at != self.progress.step:
             self._validate(tell) if self.done() else self._save(tell, best=False)
+        if self.progress.step > began and self.done():
+            self._conclude(tell)
+        if board is not None:
+            board.close()
         return self.progress
 
-    def translate(self, sentences: Sequence[Sequence[str]]) -> list[list[str]]:
+    def _conclude(self, tell: Callable[[Event], None]) -> None:
+        """Average checkpoints and score the test pairs of an own file, where the recipe asks for it."""
+        step, steps = self.progress.step, steps_to_average(self.recipe, self.progress)
+        if not self.team.leads:
+            return self.team.wait()
+        mean = average_model(self.folder, steps) if len(steps) > 1 else None
+        if mean is not None:
+            loss = self._loss(mean.to(self.recipe.device), self.valid_rows)
+            best = self.progress.best_loss is None or loss < self.progress.best_loss
+            if best:
+                save_average(self.folder, mean, self.optimizer, self.progress)
+            tell(Averaged(step, steps, loss, best))
+        if self.recipe.test is not None:
+            checkpoint = best_checkpoint(self.folder)
+            model: Any = self.model if checkpoint is None else load_model(checkpoint).to(self.recipe.device)
+            rows = read_pairs(self.corpus.test, self.source, self.target)
+            found = self._scores(model, self.corpus.test)
+            scores = (None, None, None) if found is None else found
+            tell(Tested(step, self._loss(model, rows), *scores))
+        self.team.wait()
+
+    def _loss(self, model: nn.Module, rows: Sequence[RowPair]) -> float:
+        """Held-out loss, without smoothing."""
+        recipe = self.recipe
+        return mean_loss(model, NextTargetToken(EOS), rows, batch_tokens=recipe.batch_tokens, device=recipe.device)
+
+    def translate(self, sentences: Sequence[Sequence[str]]) -> list[str]:
         """Greedy translations by the model with its present weights."""
         return translations(self.model, self.source, self.target, sentences, device=self.recipe.device)
 
     def score(self, split: str = "test", sentences: int | None = None) -> TranslationScores | None:
         """BLEU and chrF on a held-out split, or None without sacrebleu."""
         pairs = {"valid": self.corpus.valid, "test": self.corpus.test}[split][:sentences]
-        return translation_scores(self.translate([pair.words[0] for pair in pairs]), [pair.words[1] for pair in pairs])
+        return self._scores(self.model, pairs)
+
+    def _scores(self, model: Transformer | Recurrent, pairs: Sequence[Passage]) -> TranslationScores | None:
+        sources = [pair.words[0] for pair in pairs]
+        written = translations(model, self.source, self.target, sources, device=self.recipe.device)
+        return translation_scores(written, references(pairs, self.target), own_tokens=not self.target.has_joiners)
 
     def done(self) -> bool:
         """Whether a limit of the recipe is reached."""
@@ -247,9 +321,7 @@ class Run:
         if not self.valid_rows:
             return self._save(tell, best=False)
         recipe, progress = self.recipe, self.progress
-        loss = mean_loss(
-            self.model, NextTargetToken(EOS), self.valid_rows, batch_tokens=recipe.batch_tokens, device=recipe.device
-        )
+        loss = self._loss(self.model, self.valid_rows)
         if not math.isfinite(loss):
             asked = f"validation after step {progress.step}"
             raise DivergedError(asked, "a finite held-out loss", f"{loss:g}", self.fit.remedy)
@@ -258,6 +330,11 @@ class Run:
             self.progress = replace(progress, best_loss=loss, best_step=progress.step, validations_since_best=0)
         else:
             self.progress = replace(progress, validations_since_best=progress.validations_since_best + 1)
+        if recipe.average is not None:
+            losses = self.progress.losses | {str(progress.step): loss}
+            self.progress = replace(self.progress, losses=losses)
+            kept = steps_to_average(recipe, self.progress)
+            self.progress = replace(self.progress, losses={str(step): losses[str(step)] for step in kept})
         if self.team.leads:
             scores = self.score("valid", recipe.score_sentences) if recipe.score_sentences else None
             bleu, chrf = (None, None) if scores is None else (scores.bleu, scores.chrf)
@@ -268,51 +345,29 @@ class Run:
     def _save(self, tell: Callable[[Event], None], *, best: bool) -> None:
         if self.team.leads:
             folder = save_checkpoint(self.folder, self.model, self.optimizer, self.progress, best=best)
-            delete_checkpoints(self.folder, self.recipe.keep_every)
+            keep = {*map(int, self.progress.losses), *filter(None, [self.progress.best_step])}
+            delete_checkpoints(self.folder, self.recipe.keep_every, keep if self.recipe.average else ())
             tell(Saved(self.progress.step, folder))
         self.team.wait()
 
 
-def _config_of(checkpoint: Path, recipe: Recipe) -> TransformerConfig | RecurrentConfig:
-    """The config of a checkpoint, which may be that of a reshaped model, with the recipe's dropout."""
+def _config_of(checkpoint: Path) -> FirstConfig:
+    """The config of a checkpoint, which may be that of a reshaped model."""
     with disk_errors(f"load {checkpoint}", remedy="check that you may read it"):
         config = config_from_json(read_config(checkpoint, read_manifest(checkpoint)))
     assert not isinstance(config, PureConfig)
-    return replace(config, dropout=recipe.dropout)
+    return config
 
 
-def _with_options(config: TransformerConfig | RecurrentConfig, recipe: Recipe) -> TransformerConfig | RecurrentConfig:
-    """A config with the recipe's dropout and mechanism."""
-    config = replace(config, dropout=recipe.dropout)
-    if recipe.mechanism is None:
-        return config
-    if isinstance(config, RecurrentConfig):
-        return replace(config, mechanism=recipe.mechanism)
-    return config.with_mechanism(recipe.mechanism)
+def _open_corpus(recipe: Recipe) -> Corpus:
+    return open_corpus(recipe.corpus, pairs=recipe.pairs, seed=recipe.seed, valid=recipe.valid, test=recipe.test)
 
 
-def _check_goals(recipe: Recipe) -> None:
-    """Refuse goals of growth that the model cannot reach, before anything is written."""
-    if recipe.grow_until is None:
-        return
-    config = preset(recipe.preset)
-    if not isinstance(config, TransformerConfig):
-        asked = f"train {recipe.preset} until {recipe.grow_until}"
-        raise UsageError(asked, "a transformer, whose heads can grow", "a recurrent model", "choose another preset")
-    for name, goal in recipe.goals().items():
-        low = getattr(config.attention.geometry, name) + 1
-        integer(f"grow_until with {name}", goal, low, remedy=f"choose a larger {name}")
-
-
-def _vocabularies(recipe: Recipe, corpus: Corpus) -> tuple[Vocabulary, Vocabulary]:
-    """The vocabularies of source and target, which are the same if the model shares its embeddings."""
-    sources, targets = [pair.words[0] for pair in corpus.train], [pair.words[1] for pair in corpus.train]
-    config = preset(recipe.preset)
-    if isinstance(config, TransformerConfig) and config.tie == "all":
-        joint = Vocabulary.train(recipe.vocabulary, [*sources, *targets], recipe.vocabulary_size)
-        return joint, joint
-    size = recipe.vocabulary_size
-    return Vocabulary.train(recipe.vocabulary, sources, size), Vocabulary.train(recipe.vocabulary, targets, size)
+def _fingerprint(corpus: Corpus, recipe: Recipe) -> str:
+    """A hash of the training pairs, and of those of own files that are held out."""
+    held = [part for part, own in ((corpus.valid, recipe.valid), (corpus.test, recipe.test)) if own is not None]
+    hashes = [corpus_fingerprint(replace(corpus, train=part)) for part in (corpus.train, *held)]
+    return hashes[0] if len(hashes) == 1 else sha256(" ".join(hashes).encode())
 
 
 def _last_step(recipe: Recipe, batches_per_epoch: int) -> int | None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 import shutil
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Collection, Mapping
+from dataclasses import asdict, dataclass, field
 from itertools import takewhile
 from pathlib import Path
 from typing import Any, NamedTuple, cast
@@ -36,7 +36,8 @@ from attnworks.core.folders import (
 )
 from attnworks.core.json_records import parse
 from attnworks.core.tensors import parameters_of, tensors_of
-from attnworks.models import Model
+from attnworks.models import Model, PureConfig, RecurrentConfig, TransformerConfig
+from attnworks.models.config import config_from_json
 from attnworks.models.folder import load_model, write_model
 from attnworks.text.vocabulary import Vocabulary
 from attnworks.training.recipe import Recipe
@@ -45,17 +46,23 @@ OPTIMIZER_FILE = "optimizer.safetensors"
 CHECKPOINT_NAME = re.compile(r"step-([0-9]{8,})")
 
 RECIPE_FILE, SOURCE_FILE, TARGET_FILE = "run.json", "source.json", "target.json"
+MODEL_KEY = "model"
+"""Of the config that the model began with, in run.json; older folders do not have it."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class RunProgress:
-    """Where a run stands: steps done, seconds spent in them, and the best validation so far."""
+    """Where a run stands: steps done, seconds spent in them, and the best validation so far.
+
+    losses    held-out loss by step, of the checkpoints that may be averaged
+    """
 
     step: int = 0
     seconds: float = 0.0
     best_loss: float | None = None
     best_step: int | None = None
     validations_since_best: int = 0
+    losses: dict[str, float] = field(default_factory=dict)
 
 
 def save_checkpoint(
@@ -70,11 +77,16 @@ def save_checkpoint(
     if folder.exists() and not is_complete(folder):
         set_aside(folder)
     with new_folder(folder) as scratch:
-        write_model(model, scratch)
-        table = write_tensors(scratch / OPTIMIZER_FILE, optimizer_tensors(model, optimizer))
-        (scratch / TRAINING_FILE).write_bytes(seal({"progress": asdict(progress), "tensors": table}))
+        write_checkpoint(scratch, model, optimizer, progress)
     write_pointers(run, folder, best=best)
     return folder
+
+
+def write_checkpoint(folder: Path, model: Model, optimizer: torch.optim.Optimizer, progress: RunProgress) -> None:
+    """Write a model folder, and what training continues with, into a folder that is being made."""
+    write_model(model, folder)
+    table = write_tensors(folder / OPTIMIZER_FILE, optimizer_tensors(model, optimizer))
+    (folder / TRAINING_FILE).write_bytes(seal({"progress": asdict(progress), "tensors": table}))
 
 
 def write_pointers(run: Path, checkpoint: Path, *, best: bool) -> None:
@@ -160,8 +172,10 @@ def resume_point(run: Path) -> ResumePoint:
     return ResumePoint(last, damaged, f"{names}{pointer}; resuming from {last.name}, the newest whole checkpoint")
 
 
-def delete_checkpoints(run: Path, keep_every: int | None) -> None:
+def delete_checkpoints(run: Path, keep_every: int | None, keep: Collection[int] = ()) -> None:
     """Delete checkpoints before the last that are neither the best nor to be kept, and files of interrupted saves.
+
+    keep    further steps to be kept
 
     Newer checkpoints and folders with other names stay.
     """
@@ -169,9 +183,9 @@ def delete_checkpoints(run: Path, keep_every: int | None) -> None:
     found = checkpoints(run)
     newest = next((step for step, folder in found.items() if folder == last), -1)
     for step, folder in found.items():
-        if step < newest and folder != best and not (keep_every and step % keep_every == 0):
+        if step < newest and folder != best and step not in keep and not (keep_every and step % keep_every == 0):
             shutil.rmtree(folder, ignore_errors=True)
-    for scratch in (run / CHECKPOINTS_FOLDER).glob(".step-*"):
+    for scratch in (run / CHECKPOINTS_FOLDER).glob(".*-*"):
         if scratch.suffix in (".partial", ".old"):
             shutil.rmtree(scratch, ignore_errors=True)
 
@@ -211,6 +225,17 @@ def read_recipe(folder: Path) -> tuple[Recipe, str]:
     if not isinstance(saved.get("recipe"), dict) or not isinstance(saved.get("corpus_sha256"), str):
         raise load_error(path, "a recipe", "something else")
     return parse(Recipe, saved["recipe"], "recipe"), saved["corpus_sha256"]
+
+
+def read_first_config(folder: Path) -> TransformerConfig | RecurrentConfig | None:
+    """The config that the model of a run began with; None in a folder that does not say it."""
+    saved = _read_saved(folder)
+    if MODEL_KEY not in saved:
+        return None
+    config = config_from_json(saved[MODEL_KEY])
+    if isinstance(config, PureConfig):
+        raise load_error(folder / RECIPE_FILE, "the config of an encoder-decoder", "another")
+    return config
 
 
 def load_vocabularies(folder: Path) -> tuple[Vocabulary, Vocabulary]:

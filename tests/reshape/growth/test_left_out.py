@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from attnworks.cli.train import _grown
+from attnworks.cli.train_display import _grown
 from attnworks.models.build import PRESETS
 from attnworks.reshape import grow_in_training
 from attnworks.reshape.growth import grow, methods

@@ -15,12 +15,21 @@ Any model with `start` and `step` can write (`Writer`). A model in training mode
 writes and back afterwards, part by part; results have no gradients.
 """
 
-from attnworks.models.decoding.beam import BeamObserver, BeamStep, Candidate, beam, best_reachable, length_penalty
+from attnworks.models.decoding.beam import (
+    LENGTH_PENALTY,
+    BeamObserver,
+    BeamStep,
+    Candidate,
+    beam,
+    best_reachable,
+    length_penalty,
+)
 from attnworks.models.decoding.candidates import Hypothesis
 from attnworks.models.decoding.sample import greedy, sample
 from attnworks.models.stepping import Writer
 
 __all__ = [
+    "LENGTH_PENALTY",
     "BeamObserver",
     "BeamStep",
     "Candidate",

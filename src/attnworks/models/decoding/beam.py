@@ -121,6 +121,8 @@ class BeamStep:
     ended: tuple[Candidate, ...]
 
 
+LENGTH_PENALTY = 0.6
+"""The exponent alpha of `length_penalty`, unless another is given; docs/training.md has the measurement."""
 BeamObserver = Callable[[BeamStep], object]
 
 
@@ -151,7 +153,7 @@ def beam(
     eos: int,
     beams: int = 5,
     max_new_tokens: int,
-    alpha: float = 0.6,
+    alpha: float = LENGTH_PENALTY,
     n_best: int = 1,
     observe: BeamObserver | None = None,
 ) -> list[list[Hypothesis]]:

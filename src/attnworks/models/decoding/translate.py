@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from attnworks.models import Observation, Recurrent, Transformer
-from attnworks.models.decoding.beam import BeamStep, beam
+from attnworks.models.decoding.beam import LENGTH_PENALTY, BeamStep, beam
 from attnworks.models.decoding.candidates import Hypothesis
 from attnworks.models.decoding.sample import greedy
 from attnworks.models.modes import inference_mode
@@ -39,8 +39,8 @@ def translations(
     *,
     beams: int = 1,
     device: torch.device | str = "cpu",
-) -> list[list[str]]:
-    """The words that the model writes for each sentence, by greedy decoding or beam search."""
+) -> list[str]:
+    """The text that the model writes for each sentence, by greedy decoding or beam search."""
 
     def decode(tokens: Tensor, real: Tensor | None, max_new_tokens: int) -> list[Hypothesis]:
         if beams == 1:
@@ -49,7 +49,7 @@ def translations(
         return [hypotheses[0] for hypotheses in found]
 
     written = decode_sentences(decode, source, sentences, empty=EMPTY_HYPOTHESIS, device=device)
-    return [target.decode(hypothesis.tokens) for hypothesis in written]
+    return [target.text(hypothesis.tokens) for hypothesis in written]
 
 
 def decode_sentences(
@@ -85,7 +85,7 @@ def trace_translation(
     hypothesis: Hypothesis,
     *,
     beams: int | None = 1,
-    alpha: float = 0.6,
+    alpha: float = LENGTH_PENALTY,
 ) -> dict[str, Any]:
     """The data that a figure of one translation needs: tokens, attention of every layer and head, the beam tree.
 
@@ -117,7 +117,7 @@ def trace_translation(
     return {
         "source": sides["encoder"],
         "read": sides["decoder"],
-        "translation": target.decode(hypothesis.tokens),
+        "translation": target.text(hypothesis.tokens).split(),
         "attention": maps,
         "beam": [spelled_step(step, target) for step in steps],
     }

@@ -118,12 +118,12 @@ def write_target(subject: Subject, source: TokenRow) -> WrittenTarget:
         read.ids, read.real, bos=BOS, eos=EOS, max_new_tokens=max_new_tokens, beams=LIVE_BEAMS,
         observe=steps.append,
     )  # fmt: skip
-    words = tuple(target.vocabulary.decode(found.tokens))
+    text = target.vocabulary.text(found.tokens)
     ids = [token for token in found.tokens if token != EOS]
     ids += [EOS] * (MIN_TEXT_TOKENS - len(ids))
     row = TokenRow((BOS, *ids), (True, *(False for _ in ids)), (-1, *range(len(ids))))
     beam_steps = [spelled_step(step, target.vocabulary) for step in steps]
-    return WrittenTarget(row, words, " ".join(words), found.logprob, beam_steps)
+    return WrittenTarget(row, tuple(text.split()), text, found.logprob, beam_steps)
 
 
 def inspect_sentence(subject: Subject, read: SentenceInput, model: Mapping[str, Any]) -> SentencePass:

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from attnworks.core.display import silent
-from attnworks.models import TransformerConfig, preset
+from attnworks.models import TransformerConfig
 from attnworks.models.anatomy import heads_of
 from attnworks.reshape.evaluate import parameter_count
 from attnworks.reshape.growth.apply import GrowthPlace, GrowthStep, grow_in_place, stretched_state
@@ -93,7 +93,7 @@ def _find(run: Run, missing: dict[Spot, int]) -> _Found:
 
 def _each_time(run: Run) -> int:
     """Widths to add, a head counting as many as it has keys and values; one head at least, where heads may grow."""
-    recipe, config = run.recipe, preset(run.recipe.preset)
+    recipe, config = run.recipe, run.first_config
     assert isinstance(config, TransformerConfig)
     total, least = 0, 1
     for slot in config.slot_names():

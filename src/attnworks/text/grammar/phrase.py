@@ -11,7 +11,8 @@ from collections.abc import Sequence
 from itertools import product
 from typing import NamedTuple
 
-from attnworks.text.passages import Passage, Text, Truth
+from attnworks.text.passages import Passage, Text, Truth, Words
+from attnworks.text.words import JOINER
 
 Links = tuple[tuple[int, int], ...]
 
@@ -128,8 +129,8 @@ class Draft:
         source_governors = left.governors([(p.source_governors, p.source_root) for p in self.phrases], self.governors)
         target_governors = right.governors([(p.target_governors, p.target_root) for p in self.phrases], self.governors)
         return Passage(
-            Text.of_words(tuple(left.words), source_governors),
-            Text.of_words(tuple(right.words), target_governors),
+            GrammarText.of_words(tuple(left.words), source_governors),
+            GrammarText.of_words(tuple(right.words), target_governors),
             Truth(self.alignment(left, right), *self.coreference(left, right)),
         )
 
@@ -153,6 +154,24 @@ class Draft:
                     if j >= 0:
                         target.append((right.places[index][j], right.places[antecedent][name_j]))
         return tuple(sorted(source)), tuple(sorted(target))
+
+
+class GrammarText(Text):
+    """A text of the grammar, whose `text` has blanks between all words.
+
+    As people write it, signs and the English 's follow their word, and an Italian elision has no blank after it.
+    """
+
+    __slots__ = ()
+
+    @property
+    def spelled(self) -> Words:
+        return tuple(
+            _SPELLED.get(word) or (f"{word}{JOINER}" if word[-1] == "'" else word) for word in self.words or ()
+        )
+
+
+_SPELLED = {sign: f"{JOINER}{sign}" for sign in (".", ",", "?", "'s")}
 
 
 class Layout:
