@@ -179,7 +179,11 @@ def test_a_folder_a_report_and_a_pin(folders: dict[str, Path], text: Path, tmp_p
     assert result.exit_code == 0, result.output
     assert "Findings" in result.stdout and str(out) in result.stdout
     exam = read_exam(out)
-    assert exam.to_json()["readings"] == examined(*arguments[:3])["readings"]
+    with_work = examined(*arguments[:3], "--measures", "default,importance")  # the page shows the work of heads
+    assert exam.to_json()["readings"] == with_work["readings"]
+    assert "importance.gradient" in with_work["readings"] and not any(
+        name.startswith("importance") for name in examined(*arguments[:3])["readings"]
+    )
     assert [pin.tokens for pin in exam.pins] == [
         ("<s>", "the", "cat", "sees", "it", ".", "</s>"),
         ("<s>", "it", "is", "tired", "</s>"),

@@ -13,7 +13,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from attnworks.core.places import HeadId, Kind, Slot
-from attnworks.exam.measures.pointers import Sight
+from attnworks.exam.pointers import Sight
 from attnworks.text.tokens import Tokens
 from attnworks.traces.rows import LayerRows, sink_keys
 from attnworks.traces.subject import Side, Subject

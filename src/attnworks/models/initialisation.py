@@ -11,7 +11,7 @@ from attnworks.models.multihead import MultiHead
 STANDARD_DEVIATION = 0.02
 
 
-def draw_weights(model: nn.Module, config: TransformerConfig) -> None:
+def draw_initial_weights(model: nn.Module, config: TransformerConfig) -> None:
     """Draw the matrices of attention, feed-forward, embeddings and output anew, if the config asks for it.
 
     glorot    stay as the layers drew them: uniform by Glorot and Bengio 2010, embeddings and output N(0, 1/d)

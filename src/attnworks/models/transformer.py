@@ -13,7 +13,7 @@ from attnworks.core.errors import UsageError
 from attnworks.core.places import Slot
 from attnworks.models.block import Block, Wiring
 from attnworks.models.config import TransformerConfig
-from attnworks.models.initialisation import draw_weights
+from attnworks.models.initialisation import draw_initial_weights
 from attnworks.models.layers import Dropout, Embedding, LayerNorm, OutputLayer, Positions
 from attnworks.models.multihead import Observer, tie_layers
 from attnworks.models.stepping import KeysValues, Memory, TransformerState
@@ -52,7 +52,7 @@ class Transformer(nn.Module):
             bias=config.output_bias,
         )
         tie_layers(self)
-        draw_weights(self, config)
+        draw_initial_weights(self, config)
 
     def forward(
         self,

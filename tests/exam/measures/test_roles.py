@@ -14,9 +14,9 @@ from torch import Tensor
 
 from attnworks.core.places import Kind, Slot
 from attnworks.exam.measure import MEASURES, MeasureContext, Sample
-from attnworks.exam.measures.pointers import after_same, rarest, same_tokens
 from attnworks.exam.measures.roles import MIN_REST, Roles
 from attnworks.exam.measures.sinks import Sinks
+from attnworks.exam.pointers import after_same, rarest, same_tokens
 from attnworks.text.tokens import TokenRow, collate, count_rarity
 from attnworks.traces.layer import LayerTrace
 from tests.exam.measures.handmade_heads import (

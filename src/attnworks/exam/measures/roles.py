@@ -19,8 +19,8 @@ from attnworks.exam.measures.labels import (
     best_fixed_offset,
     label_heads,
 )
-from attnworks.exam.measures.pointers import OffsetSight, Sight, after_same, near_keys, rarest, same_tokens
 from attnworks.exam.measures.sinks import KOBAYASHI, NO_EFFECTS
+from attnworks.exam.pointers import OffsetSight, Sight, after_same, near_keys, rarest, same_tokens
 from attnworks.exam.probes.roles import PROBE_ATTENTION, probes_decide
 from attnworks.exam.reading import Reading, Readings, sentences_are
 from attnworks.text.tokens import NO_WORD, Tokens

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from attnworks.core.places import Kind, Slot
 from attnworks.exam.measure import BY_HEAD, BY_LAYER, MEASURES, Measure, MeasureContext, ReadingSpec, Sample, Samples
-from attnworks.exam.measures.pointers import Sight, forced
+from attnworks.exam.pointers import Sight, forced
 from attnworks.exam.reading import Readings
 from attnworks.traces.rows import LayerRows
 

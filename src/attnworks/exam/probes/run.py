@@ -213,7 +213,7 @@ class _PointedHook(LayerHook):
 def _even(keys: Int[Tensor, "b i k"], visible: Int[Tensor, "b i"]) -> Float[Tensor, "b i k"]:
     """The weight that even attention gives to these keys: zero where a query may not see them.
 
-    Queries see all keys, or the last ones up to themselves, as in `exam.measures.pointers.Sight`.
+    Queries see all keys, or the last ones up to themselves, as in `exam.pointers.Sight`.
     """
     position, number = torch.arange(keys.shape[1], device=keys.device)[:, None], visible.unsqueeze(-1)
     past = (number <= position + 1).all(1, keepdim=True)
