@@ -65,7 +65,7 @@ if TYPE_CHECKING:
 @click.option(
     "--positions",
     type=click.Choice(["sinusoid", "learned", "index", "normalised-index", "none"]),
-    help="How the model is told the positions of tokens.  [default: sinusoid]",
+    help="Encoding of the positions of tokens.  [default: sinusoid]",
 )
 @click.option(
     "--mechanism",

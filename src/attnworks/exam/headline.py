@@ -9,7 +9,7 @@ from typing import Any
 from attnworks.core.display import format_number
 from attnworks.core.places import KINDS, HeadId, Kind, Slot
 from attnworks.exam.findings.capacity import NEGLIGIBLE_LOSS_CHANGE
-from attnworks.exam.findings.roles import EVEN_ATTENTION, POSITION_ROLES, copying_without_induction, roles_of_heads
+from attnworks.exam.findings.roles import EVEN_ATTENTION, POSITION_ROLES, copy_losses_without_induction, roles_of_heads
 from attnworks.exam.findings.streams import MEAN_COSINE_ALIKE, MIN_RESIDUAL_SHARE, RESIDUAL_DROP
 from attnworks.exam.findings.words import percent_of
 from attnworks.exam.reading import STACK_NAMES, ModelReadings, Readings, role_group
@@ -213,7 +213,7 @@ def _copying(model: ModelReadings) -> Iterator[HeadlineFact]:
         return
     count, copying = (
         f"{number_words(len(heads))} induction head{'s' * (len(heads) > 1)}",
-        copying_without_induction(model),
+        copy_losses_without_induction(model),
     )
     if copying is None:
         verb = "continue" if len(heads) > 1 else "continues"

@@ -15,7 +15,7 @@ from attnworks.core.display import Progress, silent
 from attnworks.core.errors import AttnworksError, printable
 from attnworks.exam.lineage import HeadMap
 from attnworks.exam.probes import run_probes
-from attnworks.exam.probes.copying import Copying
+from attnworks.exam.probes.copy_losses import CopyLosses
 from attnworks.exam.probes.texts import NEEDLES, SEQUENCES
 from attnworks.traces.subject import Subject
 
@@ -126,7 +126,7 @@ class ProbedChange:
         before, last = self.before, self.last
         if before.first_loss is None or before.copy_loss is None or last.copying is None:
             return None
-        copying = Copying(before.first_loss, before.copy_loss, last.copying)
+        copying = CopyLosses(before.first_loss, before.copy_loss, last.copying)
         if not copying.copies:
             return None
         how = "copies less well from its context" if copying.is_harmed else "still copies from its context"

@@ -98,16 +98,16 @@ def pair_row(pieces: PairPieces, passage: Passage, max_tokens: int | None, max_l
     )
 
 
-def texts_kept(source: int, target: int, room: int) -> tuple[int, int]:
-    """How many tokens of each text fit into `room` if the longer text is cut, as by `longest_first` of tokenizers.
+def texts_kept(source: int, target: int, limit: int) -> tuple[int, int]:
+    """How many tokens of each text fit into `limit` if the longer text is cut, as by `longest_first` of tokenizers.
 
     >>> texts_kept(3, 9, 8), texts_kept(9, 9, 7), texts_kept(9, 5, 7)
     ((3, 5), (3, 4), (4, 3))
     """
     shorter = min(source, target)
-    longer = shorter if shorter > room else max(shorter, room - shorter)
-    if shorter + longer > room:
-        shorter, longer = room // 2, room - room // 2
+    longer = shorter if shorter > limit else max(shorter, limit - shorter)
+    if shorter + longer > limit:
+        shorter, longer = limit // 2, limit - limit // 2
     return (longer, shorter) if source > target else (shorter, longer)
 
 

@@ -87,10 +87,10 @@ class TextReader(ABC):
         pieces = self._pieces(side)
         opening, closing = _closing(pieces.special[::-1]), _closing(pieces.special)
         tokens = len(pieces.ids) - opening - closing
-        room = tokens if self.max_length is None else self.max_length - opening - closing
-        if self.max_tokens is not None or tokens <= room or room < MIN_TEXT_TOKENS:
+        limit = tokens if self.max_length is None else self.max_length - opening - closing
+        if self.max_tokens is not None or tokens <= limit or limit < MIN_TEXT_TOKENS:
             return [self.read(side)]
-        count = math.ceil(tokens / room)
+        count = math.ceil(tokens / limit)
         cuts = [opening + tokens * number // count for number in range(count + 1)]
         before, after = range(opening), range(len(pieces.ids) - closing, len(pieces.ids))
         return [self._row(side, pieces, [*before, *range(*span), *after]) for span in pairwise(cuts)]

@@ -19,7 +19,7 @@ from attnworks.exam.findings.words import (
     their,
     verb_for,
 )
-from attnworks.exam.probes.copying import Copying
+from attnworks.exam.probes.copy_losses import CopyLosses
 from attnworks.exam.probes.roles import ROLES_WITH_A_PROBE, probes_decide
 from attnworks.exam.reading import NO_ROLE, HeadValue, ModelReadings, role_group
 
@@ -124,7 +124,7 @@ def _advice(model: ModelReadings, group: str, heads: list[HeadValue]) -> str:
 
 def _copying(model: ModelReadings, them: str) -> str:
     """What the model copies without its induction heads, where that was measured."""
-    copying = copying_without_induction(model)
+    copying = copy_losses_without_induction(model)
     if copying is None:
         return f"without {them} the model may not copy from its context, so keep {them}"
     before, without = copying.copy_loss, copying.first_loss - copying.changed_saved
@@ -137,13 +137,13 @@ def _copying(model: ModelReadings, them: str) -> str:
     return f"without {them} the model {copies} from its context; {numbers}"
 
 
-def copying_without_induction(model: ModelReadings) -> Copying | None:
+def copy_losses_without_induction(model: ModelReadings) -> CopyLosses | None:
     """What the model saves by copying, and what it saves without its induction heads; None if not measured."""
     found = [model.readings.of(f"probes.{name}") for name in ("first_loss", "copy_loss", "copy_loss_without")]
     if not all(found):
         return None
     first, copied, without = (float(readings[0].tensor) for readings in found)
-    return Copying(first, copied, first - without)
+    return CopyLosses(first, copied, first - without)
 
 
 def _score(model: ModelReadings, group: str, head: HeadValue) -> str:

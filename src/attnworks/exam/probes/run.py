@@ -25,7 +25,7 @@ from attnworks.traces.maps import maps_of
 from attnworks.traces.subject import LayerHook, Subject
 
 FARTHEST = 16
-"""The largest distance at which offsets are probed; copies are farther away wherever the model has room."""
+"""The largest distance at which offsets are probed; copies are farther away wherever the model has enough positions."""
 OLSSON, WU, ELHAGE = "Olsson et al. 2022", "Wu et al. 2024", "Elhage et al. 2021"
 OFFSETS = range(-FARTHEST, FARTHEST + 1)
 REPEATED, EVEN = "repeated random tokens", "mean weight of the same keys if attention were even"

@@ -53,8 +53,8 @@ def windows(row: TokenRow) -> list[TokenRow]:
     """A text as parts of at most WINDOW tokens and about equal length, each with the special tokens at its ends."""
     text = [place for place, special in enumerate(row.special) if not special] or range(len(row))
     before, after = range(text[0]), range(text[-1] + 1, len(row))
-    tokens, room = text[-1] + 1 - text[0], max(1, WINDOW - len(before) - len(after))
-    count = -(-tokens // room)
+    tokens, limit = text[-1] + 1 - text[0], max(1, WINDOW - len(before) - len(after))
+    count = -(-tokens // limit)
     cuts = [text[0] + tokens * number // count for number in range(count + 1)]
     return [_part(row, [*before, *range(*span), *after]) for span in pairwise(cuts)]
 

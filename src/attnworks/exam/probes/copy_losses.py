@@ -10,7 +10,7 @@ HARDLY, WELL = 1 / 3, 0.9
 """A changed model hardly copies, or copies as well as before, if it keeps this share of what copying saved."""
 
 
-class Copying(NamedTuple):
+class CopyLosses(NamedTuple):
     """What a model saves by copying, and what a changed model saves.
 
     first_loss      mean loss on random tokens
