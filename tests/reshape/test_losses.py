@@ -17,6 +17,7 @@ from attnworks.core.json_records import parse
 from attnworks.reshape import evaluate
 from attnworks.reshape.evaluate import Evaluation, compare_losses, interval_of_mean, outcome_of
 from attnworks.reshape.losses import Losses, LossIntervals, loss_warnings, perplexity
+from attnworks.reshape.probed import NOT_PROBED
 from attnworks.reshape.receipt import Receipt
 from attnworks.text.passages import Passage, Text
 from attnworks.traces.loss import TextLoss
@@ -54,7 +55,7 @@ def test_one_pass_gives_what_the_parts_give(
 
     run = type(who).run
     monkeypatch.setattr(type(who), "run", counted)
-    monkeypatch.setattr(evaluate, "probe", lambda subject, seed, tell: None)
+    monkeypatch.setattr(evaluate, "probe", lambda subject, seed, tell: NOT_PROBED)
     before = outcome_of(held_out, who)
     after = outcome_of(held_out, other, before)
     assert runs == 2 * passes * len(held_out.text.batches)

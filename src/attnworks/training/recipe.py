@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal, Self
+from typing import Any, Literal
 
 from attnworks.core.checks import integer, number
 from attnworks.core.errors import UsageError
@@ -97,7 +97,7 @@ class Recipe:
             raise UsageError("training without an end", "epochs, steps or minutes", "none of them", "set epochs")
 
     @classmethod
-    def for_preset(cls, preset: str, **settings: Any) -> Self:
+    def for_preset(cls, preset: str, **settings: Any) -> Recipe:
         """The settings that are not given are those of PRESET_SETTINGS."""
         return cls(preset=preset, **(PRESET_SETTINGS.get(preset, {}) | settings))
 
