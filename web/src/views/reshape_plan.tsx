@@ -38,8 +38,7 @@ export function planOf(of: Exam): { worth: Worth; heads: Planned[] } | null {
       return typeof value === "number" ? [{ head, worth: value, cost: typeof cost === "number" ? cost : null }] : [];
     });
     const copies = ({ head }: Planned): number => Number(/induc|retri/.test(labelOf(of, head)));
-    if (heads.length > 1)
-      return { worth, heads: heads.sort((a, b) => copies(a) - copies(b) || a.worth - b.worth) };
+    if (heads.length > 1) return { worth, heads: heads.sort((a, b) => copies(a) - copies(b) || a.worth - b.worth) };
   }
   return null;
 }
