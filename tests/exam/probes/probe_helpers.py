@@ -21,7 +21,7 @@ FRAMES = {"none": "$A", "bos": "<s> $A", "both": "<s> $A </s>", "tagged": "<s> <
 
 
 def word_tokenizer(words: int | Sequence[str], frame: str = "none") -> Any:
-    """These ordinary tokens, or so many of w0, w1, ..., after the special ones."""
+    """These ordinary tokens, or w0 to w{n-1} if a number n is given, after the special ones."""
     tokens = [*SPECIALS, *([f"w{number}" for number in range(words)] if isinstance(words, int) else words)]
     tokenizer = Tokenizer(models.WordLevel({token: place for place, token in enumerate(tokens)}, unk_token="<unk>"))
     tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()  # pyright: ignore[reportAttributeAccessIssue]

@@ -92,7 +92,7 @@ def test_layers_without_heads_have_rows_without_entries() -> None:
 
 @pytest.mark.parametrize(("family", "positions"), [("gpt2", 37), ("gpt2", 31), ("llama", 9)])
 def test_the_work_of_probes_is_known_beforehand(family: str, positions: int) -> None:
-    """Whether or not there is room for needles, or for any copy, and an induction head to leave out."""
+    """With and without enough positions for needles or copies, and with an induction head to leave out."""
     subject = tiny_subject(family, 31, "both" if family == "llama" else "none", positions)
     begun, done = list[int](), list[int]()
     passages, _ = from_texts(["w1 w2 w3 w4", "w4 w5 w6"])

@@ -53,7 +53,7 @@ def check_frames(text: ProbeText, frame: str) -> None:
 @pytest.mark.parametrize("frame", FRAMES)
 @pytest.mark.parametrize("words", WORDS)
 def test_random_tokens_are_repeated(words: int, frame: str) -> None:
-    """Periods are the longest that vocabulary and positions have room for, and up to four less."""
+    """Periods are the longest that vocabulary and positions allow, and up to four less."""
     specials = len(BEFORE[frame]) + len(AFTER[frame])
     for positions in POSITIONS:
         subject = tiny_subject("llama", words, frame, positions + specials)
